@@ -1,0 +1,24 @@
+"""Where tests find their data: recorded golden files in the clone, real models and data sets beside it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    return ROOT / "tests" / "golden"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The directory of real weights, photographs and data sets; tests that use it are marked `shared`."""
+    path = Path(os.environ.get("VIT_JAX_SHARED", ROOT.parent / "shared"))
+    if not (path / "real").is_dir():
+        pytest.skip(
+            f"no real weights and data sets at {path} (set VIT_JAX_SHARED to have this test)"
+        )
+    return path
