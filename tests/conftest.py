@@ -1,4 +1,6 @@
-"""Where tests find their data: recorded golden files in the clone, real models and data sets beside it."""
+"""Where tests find their data: recorded golden files in the clone, real models and data sets beside
+it.
+"""
 
 import os
 from pathlib import Path
@@ -15,7 +17,9 @@ def golden() -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The directory of real weights, photographs and data sets; tests that use it are marked `shared`."""
+    """The directory of real weights, photographs and data sets; tests that use it are marked
+    `shared`.
+    """
     path = Path(os.environ.get("VIT_JAX_SHARED", ROOT.parent / "shared"))
     if not (path / "real").is_dir():
         pytest.skip(

@@ -1,0 +1,21 @@
+"""The networks: flax.linen modules with the published names, and the table of published sizes."""
+
+from vit_jax.models.intermediates import Intermediates, capture
+from vit_jax.models.mixer import MlpMixer
+from vit_jax.models.stacking import stack_blocks, unstack_blocks
+from vit_jax.models.vit import Encoder, VisionTransformer
+from vit_jax.models.zoo import AUGREG_CONFIGS, MODEL_CONFIGS, get_model, model_config
+
+__all__ = [
+    "AUGREG_CONFIGS",
+    "MODEL_CONFIGS",
+    "Encoder",
+    "Intermediates",
+    "MlpMixer",
+    "VisionTransformer",
+    "capture",
+    "get_model",
+    "model_config",
+    "stack_blocks",
+    "unstack_blocks",
+]

@@ -1,0 +1,110 @@
+"""Reading and writing .npz archives: one array at a time, never a pickle, local or remote.
+
+`Archive` knows every array's shape and dtype from the headers alone, so that a checkpoint can be
+checked against a model before a single weight is read.
+"""
+
+import contextlib
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+from etils import epath
+from numpy.lib import format as npy
+
+# NumPy has no bfloat16 of its own: such arrays are stored as two raw bytes a number.
+_BFLOAT16 = np.dtype("V2")
+
+
+class Archive:
+    """An open .npz file: `shapes` of all arrays, and `read` for one of them. Use `open_archive`."""
+
+    def __init__(self, file: zipfile.ZipFile, path: epath.Path):
+        self._file = file
+        self._path = path
+        self._members = {
+            info.filename.removesuffix(".npy"): info
+            for info in file.infolist()
+            if info.filename.endswith(".npy")
+        }
+        if not self._members:
+            raise ValueError(
+                f"{path} is a zip file without any arrays in it, not an .npz checkpoint."
+            )
+        self.shapes = {name: self._header(name) for name in self._members}
+
+    def read(self, name: str) -> np.ndarray:
+        """One array; its checksum is verified."""
+        with self._explained(name), self._file.open(self._members[name]) as stream:
+            array = npy.read_array(stream, allow_pickle=False)
+            stream.read(1)  # reaches the end, where zipfile compares the checksum
+            return array.view(ml_dtypes.bfloat16) if array.dtype == _BFLOAT16 else array
+
+    def _header(self, name: str) -> jax.ShapeDtypeStruct:
+        with self._explained(name), self._file.open(self._members[name]) as stream:
+            version = npy.read_magic(stream)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, _, dtype = read(stream)
+        if dtype.hasobject:
+            raise ValueError(
+                f"{self._path} holds pickled Python objects in {name!r}. Unpickling can run any "
+                "code, so it is refused; save the file again with plain numeric arrays."
+            )
+        return jax.ShapeDtypeStruct(shape, ml_dtypes.bfloat16 if dtype == _BFLOAT16 else dtype)
+
+    @contextlib.contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            OSError,
+            ValueError,
+            NotImplementedError,
+        ) as e:
+            raise ValueError(
+                f"{self._path} is damaged: its array {name!r} cannot be read ({e}). Download or "
+                "copy the file again."
+            ) from e
+
+
+@contextlib.contextmanager
+def open_archive(path: epath.PathLike) -> Iterator[Archive]:
+    """Opens an .npz for reading; anything that is not one gets a message that says what it is."""
+    path = epath.Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no checkpoint at {path}.")
+    with path.open("rb") as raw:
+        try:
+            file = zipfile.ZipFile(raw)
+        except zipfile.BadZipFile as e:
+            size = path.stat().length
+            raise ValueError(
+                f"{path} ({size:,} bytes) is not a readable .npz checkpoint: "
+                + ("it is empty." if not size else f"{e}; it may be cut short or another format.")
+            ) from e
+        with file:
+            yield Archive(file, path)
+
+
+def write_archive(path: epath.PathLike, arrays: Mapping[str, Any]) -> None:
+    """Writes arrays one by one to a temporary file, then moves it into place: all or nothing."""
+    path = epath.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
+    try:
+        with partial.open("wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
+            for name, array in arrays.items():
+                with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                    npy.write_array(stream, np.asarray(array), allow_pickle=False)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,101 @@
+"""The ResNet in front of a hybrid: BiT's ResNet with weight standardisation and GroupNorm.
+
+Parameter names are the published ones: conv_root, gn_root, block{s}/unit{u}/….
+"""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+from jax import Array, lax
+from jax.typing import DTypeLike
+
+
+def resnet_stem(
+    x: Array, *, num_layers: Sequence[int], width_factor: float = 1, dtype: DTypeLike
+) -> Array:  # b H W c -> b h w d
+    """Root (stride 4), then stages; each but the first halves the grid and doubles the width.
+
+    A function and not a module: published files keep these parameters at the root of the tree, so
+    they must land in the scope of whichever module calls this.
+    """
+    width = int(64 * width_factor)
+    x = StdConv(width, (7, 7), stride=2, dtype=dtype, name="conv_root")(x.astype(dtype))
+    x = nn.relu(nn.GroupNorm(dtype=dtype, name="gn_root")(x))
+    x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+    for stage, num_units in enumerate(num_layers):
+        stride = 1 if stage == 0 else 2
+        x = ResNetStage(num_units, width * 2**stage, stride, dtype, name=f"block{stage + 1}")(x)
+    return x
+
+
+class ResNetStage(nn.Module):
+    """Units of one width, the first of which strides."""
+
+    num_units: int
+    features: int
+    stride: int
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        for unit in range(self.num_units):
+            stride = self.stride if unit == 0 else 1
+            x = BottleneckUnit(self.features, stride, self.dtype, name=f"unit{unit + 1}")(x)
+        return x
+
+
+class BottleneckUnit(nn.Module):
+    """1×1, 3×3 (which strides), 1×1 to four times the width; projects the input if its shape
+    changes.
+    """
+
+    features: int
+    stride: int
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        def conv(y, features, size, name, stride=1):
+            kernel_size = (size, size)
+            return StdConv(features, kernel_size, stride, self.dtype, name=f"conv{name}")(y)
+
+        def norm(y, name, **options):
+            return nn.GroupNorm(dtype=self.dtype, name=f"gn{name}", **options)(y)
+
+        wide = 4 * self.features
+        residual = x
+        if x.shape[-1] != wide or self.stride != 1:
+            residual = norm(conv(x, wide, 1, "_proj", self.stride), "_proj")
+        y = nn.relu(norm(conv(x, self.features, 1, "1"), "1"))
+        y = nn.relu(norm(conv(y, self.features, 3, "2", self.stride), "2"))
+        y = norm(conv(y, wide, 1, "3"), "3", scale_init=nn.initializers.zeros)
+        return nn.relu(residual + y)
+
+
+class StdConv(nn.Module):
+    """A convolution whose kernel has zero mean and unit deviation per output channel, no bias."""
+
+    features: int
+    kernel_size: tuple[int, int]
+    stride: int
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        shape = (*self.kernel_size, x.shape[-1], self.features)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        kernel = kernel - kernel.mean(axis=(0, 1, 2))
+        # eps is added to the deviation, not to the variance: the published weights expect it so.
+        kernel = (kernel / (kernel.std(axis=(0, 1, 2)) + 1e-5)).astype(self.dtype)
+        return lax.conv_general_dilated(
+            x,
+            kernel,
+            window_strides=(self.stride, self.stride),
+            padding="SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+
+
+def stem_stride(num_layers: Sequence[int]) -> int:
+    """How many pixels of the image one step on the stem's output grid is."""
+    return 4 * 2 ** max(0, len(num_layers) - 1)

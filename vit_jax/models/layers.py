@@ -1,0 +1,270 @@
+"""The parts of a Vision Transformer: patch embedding, attention, MLP, encoder block, pooling head.
+
+Module and parameter names are the published ones, so loading a checkpoint needs no renaming here.
+Parameters are float32; `dtype` is what the arithmetic runs in. LayerNorm statistics and softmax
+stay in float32 whatever `dtype` is.
+"""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from vit_jax.models import attention
+from vit_jax.models.position import RelativePositionBias
+
+GELU = {
+    "tanh": lambda x: nn.gelu(x, approximate=True),
+    "erf": lambda x: nn.gelu(x, approximate=False),
+}
+
+
+class EncoderBlock(nn.Module):
+    """Attention, then MLP, each on normalised tokens and added to what was there.
+
+    `relative_position` is (grid, leading, trailing) where attention carries a relative position
+    bias.
+    """
+
+    mlp_dim: int
+    num_heads: int
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    head_dim: int | None = None
+    qkv_bias: bool = True
+    relative_position: tuple[tuple[int, int], int, int] | None = None
+    gelu: str = "tanh"
+    norm_eps: float = 1e-6
+    dtype: DTypeLike = jnp.float32
+    attention_kernel: str = "auto"
+
+    @nn.compact
+    def __call__(self, x: Array, *, train: bool, drop_path_rate: float | Array = 0.0) -> Array:
+        """`drop_path_rate` is the chance that an example skips each half of the block."""
+        if x.ndim != 3:
+            raise ValueError(f"An encoder block takes tokens of shape (b, n, d), not {x.shape}.")
+        bias = None
+        if self.relative_position is not None:
+            grid, leading, trailing = self.relative_position
+            bias = RelativePositionBias(
+                grid, self.num_heads, leading, trailing, name="relative_position_bias"
+            )()
+
+        y = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype)(x)
+        y = MultiHeadDotProductAttention(
+            num_heads=self.num_heads,
+            head_dim=self.head_dim,
+            dropout_rate=self.attention_dropout_rate,
+            qkv_bias=self.qkv_bias,
+            dtype=self.dtype,
+            kernel=self.attention_kernel,
+        )(y, bias=bias, train=train)
+        y = nn.Dropout(self.dropout_rate, deterministic=not train)(y)
+        x = x + self._drop_path(y, drop_path_rate, train)
+
+        y = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype)(x)
+        y = MlpBlock(
+            mlp_dim=self.mlp_dim, dropout_rate=self.dropout_rate, gelu=self.gelu, dtype=self.dtype
+        )(y, train=train)
+        x = x + self._drop_path(y, drop_path_rate, train)
+        self.sow("intermediates", "block", x, reduce_fn=keep_latest)
+        return x
+
+    def _drop_path(self, y: Array, rate: float | Array, train: bool) -> Array:
+        if not train or (isinstance(rate, float) and rate == 0.0):
+            return y
+        keep = 1.0 - rate
+        kept = jax.random.bernoulli(self.make_rng("dropout"), keep, (y.shape[0], 1, 1))
+        return jnp.where(kept, y / jnp.asarray(keep, y.dtype), 0)
+
+
+class MultiHeadDotProductAttention(nn.Module):
+    """Attention of `x` over itself, or over `context` where one is given.
+
+    Parameters as linen's module of this name: `query`, `key`, `value` with kernels (d, heads,
+    head), `out` with (heads, head, d). `head_dim` is d / num_heads unless set. `qkv_bias` does not
+    touch the bias of `out`. The weights are there for `capture` whatever kernel computed the
+    result.
+    """
+
+    num_heads: int
+    head_dim: int | None = None
+    dropout_rate: float = 0.0
+    qkv_bias: bool = True
+    dtype: DTypeLike = jnp.float32
+    kernel: str = "auto"
+
+    @nn.compact
+    def __call__(
+        self, x: Array, context: Array | None = None, *, bias: Array | None = None, train: bool
+    ) -> Array:  # x: b n d
+        width = x.shape[-1]
+        if self.head_dim is None and width % self.num_heads:
+            raise ValueError(f"{self.num_heads} heads do not divide a width of {width}.")
+        head_dim = self.head_dim or width // self.num_heads
+
+        query, key, value = self._project(x, x if context is None else context, head_dim)
+        drops = train and self.dropout_rate > 0
+        y = attention.dot_product_attention(
+            query,
+            key,
+            value,
+            bias=bias,
+            dropout_rate=self.dropout_rate,
+            dropout_rng=self.make_rng("dropout") if drops else None,
+            kernel=self.kernel,
+        )  # b n h e
+        if self.is_mutable_collection("intermediates"):
+            weights = attention.attention_weights(query, key, bias)
+            self.sow("intermediates", "attention", weights, reduce_fn=keep_latest)
+
+        kernel, out_bias = Projection((self.num_heads, head_dim), (width,), True, name="out")()
+        kernel = kernel.reshape(-1, width).astype(self.dtype)
+        return y.reshape(*y.shape[:2], -1) @ kernel + out_bias.astype(self.dtype)
+
+    def _project(self, x: Array, context: Array, head_dim: int) -> tuple[Array, Array, Array]:
+        heads = (self.num_heads, head_dim)
+        parameters = {
+            name: Projection(x.shape[-1:], heads, self.qkv_bias, name=name)()
+            for name in ("query", "key", "value")
+        }
+        if context is x and jax.default_backend() == "cpu":
+            # One matmul three times as wide keeps a CPU's cores busier than three.
+            kernels, biases = zip(*parameters.values(), strict=True)
+            bias = jnp.stack(biases) if self.qkv_bias else None
+            y = self._dense(x, jnp.stack(kernels, axis=1), bias)  # b n 3 h e
+            return y[:, :, 0], y[:, :, 1], y[:, :, 2]
+        inputs = {"query": x, "key": context, "value": context}
+        return tuple(self._dense(inputs[name], *parameters[name]) for name in parameters)
+
+    def _dense(self, x: Array, kernel: Array, bias: Array | None) -> Array:
+        """x · kernel over kernel's first axis, whatever the shape of the rest."""
+        y = x @ kernel.reshape(kernel.shape[0], -1).astype(self.dtype)
+        if bias is not None:
+            y = y + bias.reshape(-1).astype(self.dtype)
+        return y.reshape(*x.shape[:-1], *kernel.shape[1:])
+
+
+class Projection(nn.Module):
+    """The kernel and bias of a dense layer between two groups of axes; the caller multiplies."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    use_bias: bool
+
+    @nn.compact
+    def __call__(self) -> tuple[Array, Array | None]:
+        kernel = self.param("kernel", _flat_xavier(len(self.inputs)), (*self.inputs, *self.outputs))
+        bias = self.param("bias", nn.initializers.zeros, self.outputs) if self.use_bias else None
+        return kernel, bias
+
+
+class MlpBlock(nn.Module):
+    """Dense, GELU, dense, applied to every token alone.
+
+    Published Google weights were trained with the tanh GELU; erf would shift their logits by 7e-4.
+    """
+
+    mlp_dim: int
+    dropout_rate: float = 0.0
+    gelu: str = "tanh"
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Array, *, train: bool) -> Array:  # x: b n d
+        if self.gelu not in GELU:
+            raise ValueError(f"No GELU {self.gelu!r}; choose {' or '.join(GELU)}.")
+        drop = nn.Dropout(self.dropout_rate, deterministic=not train)
+        y = GELU[self.gelu](self._dense(self.mlp_dim, "Dense_0")(x))  # b n m
+        return drop(self._dense(x.shape[-1], "Dense_1")(drop(y)))
+
+    def _dense(self, features: int, name: str) -> nn.Dense:
+        return nn.Dense(
+            features,
+            kernel_init=nn.initializers.xavier_uniform(),
+            bias_init=nn.initializers.normal(stddev=1e-6),
+            dtype=self.dtype,
+            name=name,
+        )
+
+
+class PatchEmbedding(nn.Module):
+    """Cuts the image into patches and maps each to a vector: a convolution whose stride is its
+    kernel.
+
+    Computed as reshape and matmul, which is the same and faster on a CPU. `norm` puts a LayerNorm
+    on the raw patches and one on their vectors (lucidrains' ViT).
+    """
+
+    features: int
+    patch_size: tuple[int, int]
+    norm: bool = False
+    norm_eps: float = 1e-6
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, images: Array) -> Array:  # b H W c -> b h w d
+        if images.ndim != 4:
+            raise ValueError(
+                f"Images must have shape (batch, height, width, channels), not {images.shape}."
+            )
+        b, height, width, c = images.shape
+        ph, pw = self.patch_size
+        if height % ph or width % pw:
+            near = [max(p, round(size / p) * p) for size, p in ((height, ph), (width, pw))]
+            raise ValueError(
+                f"A {height}×{width} input cannot be cut into {ph}×{pw} patches; "
+                f"resize the images, for example to {near[0]}×{near[1]}."
+            )
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (ph, pw, c, self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+
+        x = images.astype(self.dtype).reshape(b, height // ph, ph, width // pw, pw, c)
+        x = x.transpose(0, 1, 3, 2, 4, 5).reshape(b, height // ph, width // pw, ph * pw * c)
+        if self.norm:
+            x = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype, name="LayerNorm_0")(x)
+        x = x @ kernel.reshape(-1, self.features).astype(self.dtype) + bias.astype(self.dtype)
+        if self.norm:
+            x = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype, name="LayerNorm_1")(x)
+        return x
+
+
+class MAPHead(nn.Module):
+    """Attention pooling: one learned probe looks at all tokens. Names as in big_vision."""
+
+    mlp_dim: int
+    num_heads: int
+    gelu: str = "tanh"
+    norm_eps: float = 1e-6
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:  # b n d -> b d
+        b, _, d = x.shape
+        probe = self.param("probe", nn.initializers.xavier_uniform(), (1, 1, d))
+        probe = jnp.broadcast_to(probe, (b, 1, d)).astype(self.dtype)
+        x = MultiHeadDotProductAttention(num_heads=self.num_heads, dtype=self.dtype)(
+            probe, x, train=False
+        )
+        y = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype)(x)
+        y = MlpBlock(mlp_dim=self.mlp_dim, gelu=self.gelu, dtype=self.dtype)(y, train=False)
+        return (x + y)[:, 0]
+
+
+def _flat_xavier(num_inputs: int):
+    """Xavier-uniform as if the kernel were the matrix it stands for."""
+    init = nn.initializers.xavier_uniform()
+
+    def flat_init(key, shape, dtype=jnp.float32):
+        matrix = (math.prod(shape[:num_inputs]), math.prod(shape[num_inputs:]))
+        return init(key, matrix, dtype).reshape(shape)
+
+    return flat_init
+
+
+def keep_latest(_, value):
+    """For `sow`: a captured value is the value, not a tuple of all values so far."""
+    return value

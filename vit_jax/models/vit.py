@@ -1,0 +1,236 @@
+"""The Vision Transformer (Dosovitskiy et al. 2021), the whole network on one screen.
+
+Fields, call and parameter names are those of google-research/vision_transformer; the fields after
+`model_name` go beyond it and are off by default.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
+
+from vit_jax.models.hybrid import resnet_stem
+from vit_jax.models.layers import EncoderBlock, MAPHead, PatchEmbedding, keep_latest
+from vit_jax.models.position import PositionEmbedding
+from vit_jax.models.stacking import stack_blocks, unstack_blocks
+
+CLASSIFIERS = ("token", "gap", "map", "unpooled", "token_unpooled")
+
+# What the backward pass keeps of each block instead of computing it again.
+REMAT_POLICIES = {
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+class Encoder(nn.Module):
+    """Position embedding, the stack of blocks, and a last LayerNorm.
+
+    Register tokens (Darcet et al. 2024) are the encoder's own: appended after the positions,
+    dropped before it returns. Stochastic depth rises linearly from 0 at the first block to its rate
+    at the last.
+    """
+
+    num_layers: int
+    mlp_dim: int
+    num_heads: int
+    dropout_rate: float = 0.1
+    attention_dropout_rate: float = 0.1
+    stochastic_depth_rate: float = 0.0
+    head_dim: int | None = None
+    qkv_bias: bool = True
+    grid: tuple[int, int] = (1, 1)
+    position: str = "learned"
+    num_registers: int = 0
+    gelu: str = "tanh"
+    norm_eps: float = 1e-6
+    dtype: DTypeLike = jnp.float32
+    attention_kernel: str = "auto"
+    scan: bool = False
+    remat: str | None = None
+
+    @nn.compact
+    def __call__(self, x: Array, *, train: bool) -> Array:  # x: b n d
+        n = x.shape[1]
+        x = PositionEmbedding(self.position, self.grid, name="posembed_input")(x)
+        x = nn.Dropout(self.dropout_rate, deterministic=not train)(x)
+        if self.num_registers:
+            shape = (1, self.num_registers, x.shape[-1])
+            registers = self.param("registers", nn.initializers.normal(stddev=0.02), shape)
+            registers = jnp.broadcast_to(registers, (x.shape[0], *shape[1:])).astype(x.dtype)
+            x = jnp.concatenate([x, registers], axis=1)
+        x = self._blocks(x, num_leading=n - self.grid[0] * self.grid[1], train=train)
+        return nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype, name="encoder_norm")(x[:, :n])
+
+    def _blocks(self, x: Array, *, num_leading: int, train: bool) -> Array:
+        relative = (self.grid, num_leading, self.num_registers)
+        make_block = partial(
+            EncoderBlock,
+            mlp_dim=self.mlp_dim,
+            num_heads=self.num_heads,
+            dropout_rate=self.dropout_rate,
+            attention_dropout_rate=self.attention_dropout_rate,
+            head_dim=self.head_dim,
+            qkv_bias=self.qkv_bias,
+            relative_position=relative if self.position == "relative" else None,
+            gelu=self.gelu,
+            norm_eps=self.norm_eps,
+            dtype=self.dtype,
+            attention_kernel=self.attention_kernel,
+        )
+        rates = np.linspace(0.0, self.stochastic_depth_rate, self.num_layers).tolist()
+
+        if not self.scan:
+            for i, rate in enumerate(rates):
+                run = self._rematerialised(partial(_run_block, train=train, drop_path_rate=rate))
+                x = run(make_block(name=f"encoderblock_{i}"), x)
+            return x
+
+        def scan_body(block, x, rate):
+            rate = rate if self.stochastic_depth_rate else 0.0
+            return _run_block(block, x, train=train, drop_path_rate=rate), None
+
+        scan = nn.scan(
+            self._rematerialised(scan_body, prevent_cse=False),
+            variable_axes={"params": 0, "intermediates": 0},
+            split_rngs={"params": True, "dropout": True},
+            length=self.num_layers,
+        )
+        return scan(make_block(name="encoderblock"), x, jnp.array(rates, x.dtype))[0]
+
+    def _rematerialised(self, function, **options):
+        if not self.remat:
+            return function
+        if self.remat not in REMAT_POLICIES:
+            raise ValueError(f"No remat policy {self.remat!r}; choose {', '.join(REMAT_POLICIES)}.")
+        return nn.remat(function, policy=REMAT_POLICIES[self.remat], **options)
+
+
+class VisionTransformer(nn.Module):
+    """An image in, class scores out (or features, where `num_classes` is 0).
+
+    `patches.size` is (height, width). `transformer` holds the fields of `Encoder`: num_layers,
+    mlp_dim, num_heads, dropout_rate, attention_dropout_rate, and ours, stochastic_depth_rate and
+    head_dim. `resnet.{num_layers,width_factor}` puts a ResNet before the patches (a hybrid).
+    """
+
+    num_classes: int | None
+    patches: Mapping[str, Any]
+    transformer: Mapping[str, Any] | None
+    hidden_size: int
+    resnet: Mapping[str, Any] | None = None
+    representation_size: int | None = None
+    classifier: str = "token"
+    head_bias_init: float = 0.0
+    encoder: type[nn.Module] = Encoder
+    model_name: str | None = None
+    # Beyond the reference. What an image becomes:
+    position: str = "learned"  # or none, learned2d, sincos2d, relative
+    num_registers: int = 0
+    patch_norm: bool = False  # LayerNorm before and after the patch embedding (lucidrains)
+    qkv_bias: bool = True
+    gelu: str = "tanh"  # or erf (timm, Hugging Face)
+    norm_eps: float = 1e-6
+    # How it is computed, with the same result:
+    dtype: DTypeLike = jnp.float32  # of the arithmetic; parameters and outputs are float32
+    attention_kernel: str = "auto"
+    scan: bool = False  # one compiled block for all layers; takes the same parameters
+    remat: str | None = None  # a name in REMAT_POLICIES
+
+    def __post_init__(self):
+        # Frozen, so that a model can be hashed, compared and closed over by jit.
+        for field in ("patches", "transformer", "resnet"):
+            if isinstance(value := getattr(self, field), Mapping | ml_collections.ConfigDict):
+                object.__setattr__(self, field, ml_collections.FrozenConfigDict(value))
+        if self.classifier not in CLASSIFIERS:
+            raise ValueError(f"No classifier {self.classifier!r}; choose {', '.join(CLASSIFIERS)}.")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, images: Array, *, train: bool = False) -> Array:  # b H W c -> b k
+        x = images
+        if self.resnet is not None:
+            x = resnet_stem(x, **self.resnet, dtype=self.dtype)
+        x = PatchEmbedding(
+            self.hidden_size,
+            tuple(self.patches["size"]),
+            norm=self.patch_norm,
+            norm_eps=self.norm_eps,
+            dtype=self.dtype,
+            name="embedding",
+        )(x)  # b h w d
+        self.sow("intermediates", "patch_embedding", x, reduce_fn=keep_latest)
+
+        if self.transformer is not None:
+            b, h, w, d = x.shape
+            x = x.reshape(b, h * w, d)
+            if self.classifier in ("token", "token_unpooled"):
+                cls = self.param("cls", nn.initializers.zeros, (1, 1, d))
+                x = jnp.concatenate([jnp.broadcast_to(cls, (b, 1, d)).astype(x.dtype), x], axis=1)
+            x = self._encoder(grid=(h, w))(x, train=train)  # b n d
+
+        if self.classifier == "token":
+            x = x[:, 0]
+        elif self.classifier == "gap":
+            x = x.mean(axis=range(1, x.ndim - 1))
+        elif self.classifier == "map":
+            x = MAPHead(
+                mlp_dim=self.transformer["mlp_dim"],
+                num_heads=self.transformer["num_heads"],
+                gelu=self.gelu,
+                norm_eps=self.norm_eps,
+                dtype=self.dtype,
+                name="MAPHead_0",
+            )(x)
+
+        if self.representation_size is not None:
+            x = nn.tanh(nn.Dense(self.representation_size, dtype=self.dtype, name="pre_logits")(x))
+        self.sow("intermediates", "representation", x, reduce_fn=keep_latest)
+        if self.num_classes:
+            x = nn.Dense(
+                self.num_classes,
+                kernel_init=nn.initializers.zeros,
+                bias_init=nn.initializers.constant(self.head_bias_init),
+                dtype=self.dtype,
+                name="head",
+            )(x)
+        return x.astype(jnp.float32)
+
+    def _encoder(self, grid: tuple[int, int]) -> nn.Module:
+        encoder = self.encoder
+        if self.scan:
+            # The scan sees stacked blocks; at the border the tree has the published names.
+            encoder = nn.map_variables(
+                encoder,
+                "params",
+                trans_in_fn=stack_blocks,
+                trans_out_fn=unstack_blocks,
+                init=self.is_initializing(),
+                mutable=self.is_initializing(),
+            )
+        return encoder(
+            **self.transformer,
+            grid=grid,
+            position=self.position,
+            num_registers=self.num_registers,
+            qkv_bias=self.qkv_bias,
+            gelu=self.gelu,
+            norm_eps=self.norm_eps,
+            dtype=self.dtype,
+            attention_kernel=self.attention_kernel,
+            scan=self.scan,
+            remat=self.remat,
+            name="Transformer",
+        )
+
+
+def _run_block(block: EncoderBlock, x: Array, *, train: bool, drop_path_rate) -> Array:
+    return block(x, train=train, drop_path_rate=drop_path_rate)
