@@ -12,11 +12,17 @@ from etils import epath
 
 from vit_jax.checkpoint import official, store
 from vit_jax.checkpoint.inspection import guess_model, inspect_params, recover_tree
-from vit_jax.checkpoint.official import OfficialHandler, OfficialRestore, OfficialSave
+from vit_jax.checkpoint.official import (
+    OfficialCheckpointer,
+    OfficialHandler,
+    OfficialRestore,
+    OfficialSave,
+)
 from vit_jax.checkpoint.rescale import interpolate_posembed, rescale_grid, resize_patch_kernel
 from vit_jax.checkpoint.transfer import fit_params, load_pretrained
 
 __all__ = [
+    "OfficialCheckpointer",
     "OfficialHandler",
     "OfficialRestore",
     "OfficialSave",
@@ -42,10 +48,10 @@ def load(path: epath.PathLike) -> dict[str, Any]:
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
     if not path.is_dir():
         return official.read(path)
-    if store.is_orbax(path):
-        return store.read(path)
     if (file := path / OfficialHandler.FILE).exists():
         return official.read(file)
+    if store.is_orbax(path):
+        return store.read(path)
     raise ValueError(
         f"{path} is a directory without a checkpoint in it. Give an official .npz file, or the "
         "directory of one Orbax checkpoint."
