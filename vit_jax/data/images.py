@@ -1,0 +1,119 @@
+"""Crop, resize, flip, normalise: pure functions on one image, `h w c`.
+
+`resize` of the default kind keeps within 0.004/255 of tf.image.resize, which does not antialias.
+"""
+
+import math
+
+import cv2
+import numpy as np
+from PIL import Image
+
+Box = tuple[int, int, int, int]  # y x h w
+
+# How foreign checkpoints resize for evaluation, and what Pillow calls it.
+_ANTIALIASED = {
+    "bilinear_antialias": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
+INTERPOLATIONS = ("bilinear", *_ANTIALIASED)
+
+cv2.setNumThreads(1)  # readers are threads already; more below each only get in each other's way
+
+
+def inception_crop(
+    rng: np.random.Generator,
+    height: int,
+    width: int,
+    area: tuple[float, float] = (0.05, 1.0),
+    aspect: tuple[float, float] = (0.75, 1.33),
+) -> Box:
+    """A random box, distributed as tf.image.sample_distorted_bounding_box draws it.
+
+    TensorFlow draws the aspect ratio evenly, then the height evenly between those that give the
+    smallest and the largest area allowed. That is not the same as an even draw of the area, and small
+    crops come up less often than in other libraries. Its offsets stop one short of the far edge.
+    """
+    smallest, largest = (share * height * width for share in area)
+    for _ in range(100):
+        ratio = aspect[0] + rng.random() * (aspect[1] - aspect[0])
+        low = round(math.sqrt(smallest / ratio))
+        high = min(round(math.sqrt(largest / ratio)), int((width + 0.5) / ratio), height)
+        low = min(low, high)
+        h = int(rng.integers(low, high + 1))
+        w = round(h * ratio)
+        if w * h < smallest:
+            h += 1
+            w = round(h * ratio)
+        if w * h > largest:
+            h -= 1
+            w = round(h * ratio)
+        if smallest <= w * h <= largest and 0 < w <= width and 0 < h <= height:
+            y = int(rng.integers(height - h)) if h < height else 0
+            x = int(rng.integers(width - w)) if w < width else 0
+            return y, x, h, w
+    return 0, 0, height, width
+
+
+def crop(image: np.ndarray, box: Box) -> np.ndarray:
+    y, x, h, w = box
+    return image[y : y + h, x : x + w]
+
+
+def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The middle `size` of an image at least that large; half pixels round as torchvision's do."""
+    y = round((image.shape[0] - size[0]) / 2)
+    x = round((image.shape[1] - size[1]) / 2)
+    return crop(image, (y, x, *size))
+
+
+def resize(image: np.ndarray, size: tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:
+    """To `size` (height, width), keeping the type.
+
+    For the reference's pixels give float32: 8-bit input is computed in fixed point and rounded.
+    The antialiased kinds are Pillow's, and always round to 8 bits, as timm and Hugging Face do.
+    """
+    height, width = size
+    if interpolation in _ANTIALIASED:
+        return _resize_with_pillow(image, size, _ANTIALIASED[interpolation])
+    if image.shape[:2] == (height, width):
+        return image
+    resized = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+    return resized.reshape(height, width, image.shape[2])  # cv2 drops a single channel
+
+
+def resize_to_cover(
+    image: np.ndarray, size: tuple[int, int], interpolation: str = "bilinear"
+) -> np.ndarray:
+    """Resize, keeping the aspect ratio, until the image just covers `size`.
+
+    For a square `size` that is "shorter side to"; the longer side is cut, not rounded, as in torchvision.
+    """
+    height, width = image.shape[:2]
+    if size[0] * width >= size[1] * height:
+        target = size[0], max(size[1], size[0] * width // height)
+    else:
+        target = max(size[0], size[1] * height // width), size[1]
+    return resize(image, target, interpolation)
+
+
+def normalize(image: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """0..255 to float32 `(value / 255 - mean) / std`; mean and std are in 0..1, one a channel or one."""
+    scale = (1 / (255 * std)).astype(np.float32)
+    shift = (-mean / std).astype(np.float32)
+    if image.dtype != np.float32 or not image.flags.writeable:
+        image = image.astype(np.float32)
+    image *= scale
+    image += shift
+    return image
+
+
+def _resize_with_pillow(image: np.ndarray, size: tuple[int, int], resample: int) -> np.ndarray:
+    height, width = size
+    if image.shape[2] in (3, 4):
+        return np.asarray(Image.fromarray(image).resize((width, height), resample))
+    planes = [
+        np.asarray(Image.fromarray(image[:, :, c]).resize((width, height), resample))
+        for c in range(image.shape[2])
+    ]
+    return np.stack(planes, axis=-1)
