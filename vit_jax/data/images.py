@@ -60,6 +60,11 @@ def crop(image: np.ndarray, box: Box) -> np.ndarray:
     return image[y : y + h, x : x + w]
 
 
+def flip(image: np.ndarray) -> np.ndarray:
+    """Left becomes right. Before a resize it gives the same pixels as after it, and costs less."""
+    return cv2.flip(image, 1).reshape(image.shape)
+
+
 def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The middle `size` of an image at least that large; half pixels round as torchvision's do."""
     y = round((image.shape[0] - size[0]) / 2)
