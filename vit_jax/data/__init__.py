@@ -1,9 +1,9 @@
 """Where examples come from, and how they become batches.
 
-    train = open_source(config)                               # class names come from here
-    test = open_source(config, config.pp.test, train.class_names)
-    for batch in prefetch_to_device(train_batches(config, train)): ...
-    for batch in eval_batches(config, test): ...              # every example once, with a mask
+train = open_source(config)                               # class names come from here
+test = open_source(config, config.pp.test, train.class_names)
+for batch in prefetch_to_device(train_batches(config, train)): ...
+for batch in eval_batches(config, test): ...              # every example once, with a mask
 """
 
 from vit_jax.data.device import normalize, prefetch_to_device

@@ -16,8 +16,8 @@ def randaugment(
 ) -> np.ndarray:
     """`layers` operations drawn evenly, one after the other, each at strength `magnitude` of 10.
 
-    As published, a strength above 10 is allowed (AugReg uses 15 and 20), Solarize does nothing from 10
-    up, and Posterize grows milder with strength.
+    As published, strengths above 10 are allowed (AugReg uses 15 and 20), Solarize does nothing
+    from 10 up, and Posterize grows milder with strength.
     """
     for _ in range(layers):
         name = OPERATIONS[rng.integers(len(OPERATIONS))]
@@ -34,7 +34,7 @@ def apply(name: str, image: np.ndarray, rng: np.random.Generator, magnitude: flo
         return _array(_PICTURE_OPERATIONS[name](_picture(image), level))
     if name in _GEOMETRY:
         signed = level if rng.random() < 0.5 else -level
-        return _array(_warp(_picture(image), _GEOMETRY[name](signed, image.shape[1])))
+        return _array(_warp(_picture(image), _GEOMETRY[name](signed, *image.shape[:2])))
     if name == "Rotate":
         degrees = 30 * level * (1 if rng.random() < 0.5 else -1)
         return _array(_picture(image).rotate(degrees, fillcolor=_fill(image)))
@@ -42,7 +42,7 @@ def apply(name: str, image: np.ndarray, rng: np.random.Generator, magnitude: flo
         added = np.minimum(image.astype(np.int16) + int(110 * level), 255).astype(np.uint8)
         return np.where(image < 128, added, image)
     assert name == "Cutout", name
-    return _cutout(image, rng, int(40 * level * image.shape[1] / _REFERENCE_SIZE))
+    return _cutout(image, rng, int(40 * level * min(image.shape[:2]) / _REFERENCE_SIZE))
 
 
 def color_jitter(image: np.ndarray, rng: np.random.Generator, strength: float) -> np.ndarray:
@@ -104,10 +104,10 @@ _PICTURE_OPERATIONS = {
     "Sharpness": lambda p, level: ImageEnhance.Sharpness(p).enhance(1.8 * level + 0.1),
 }
 _GEOMETRY = {
-    "ShearX": lambda level, size: (1, 0.3 * level, 0, 0, 1, 0),
-    "ShearY": lambda level, size: (1, 0, 0, 0.3 * level, 1, 0),
-    "TranslateX": lambda level, size: (1, 0, _shift(level, size), 0, 1, 0),
-    "TranslateY": lambda level, size: (1, 0, 0, 0, 1, _shift(level, size)),
+    "ShearX": lambda level, height, width: (1, 0.3 * level, 0, 0, 1, 0),
+    "ShearY": lambda level, height, width: (1, 0, 0, 0.3 * level, 1, 0),
+    "TranslateX": lambda level, height, width: (1, 0, _shift(level, width), 0, 1, 0),
+    "TranslateY": lambda level, height, width: (1, 0, 0, 0, 1, _shift(level, height)),
 }
 OPERATIONS = (*_PICTURE_OPERATIONS, *_GEOMETRY, "Rotate", "SolarizeAdd", "Cutout")
 

@@ -12,8 +12,8 @@ _SHOWN = 100
 class BadImages:
     """Counts unreadable examples, each once however often it comes up.
 
-    `limit` is a share of the source. Reader threads share one of these; worker processes, which share
-    no memory, each have their own.
+    `limit` is a share of the source. Reader threads share one of these; worker processes, which
+    share no memory, each have their own.
     """
 
     source: Source
@@ -34,11 +34,13 @@ class BadImages:
             raise ValueError(self._message())
 
     def _message(self) -> str:
-        lines = [f"  {self.source.path(i)}: {why}" for i, why in list(self.reasons.items())[:_SHOWN]]
+        lines = [
+            f"  {self.source.path(i)}: {why}" for i, why in list(self.reasons.items())[:_SHOWN]
+        ]
         if len(self) > _SHOWN:
             lines.append(f"  and {len(self) - _SHOWN} more")
         return (
-            f"{len(self)} of {len(self.source)} images of {self.source.name} cannot be read, more than "
-            f"config.max_bad_images={self.limit:g} allows. Repair or remove them, or allow more:\n"
+            f"{len(self)} of {len(self.source)} images of {self.source.name} cannot be read, more "
+            f"than config.max_bad_images={self.limit:g} allows. Repair or remove them, or allow more:\n"
             + "\n".join(lines)
         )

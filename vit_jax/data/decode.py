@@ -1,7 +1,7 @@
 """From the bytes of an image file to what a person sees, as an array of 8-bit values.
 
-JPEG goes through libjpeg-turbo with the settings TensorFlow uses, which gives the reference's pixels
-bit for bit; every other format through Pillow. Whatever cannot be read raises ValueError.
+JPEG goes through libjpeg-turbo with the settings TensorFlow uses, which gives the reference's
+pixels bit for bit; every other format through Pillow. What cannot be read raises ValueError.
 """
 
 import io
@@ -36,9 +36,10 @@ def decode(
 ) -> np.ndarray:
     """An encoded file, or an array that is one already, as uint8 `h w c`.
 
-    `channels` is 3 (RGB), 1 (gray) or 4 (RGBA); an array that has that many channels is taken as it is,
-    so other counts work there. Transparency is laid over white, 16 bits keep the upper eight, and of an
-    animation the first frame counts. `exif` turns photographs upright; the reference leaves them lying.
+    `channels` is 3 (RGB), 1 (gray) or 4 (RGBA); an array that has that many channels is taken as
+    it is, so other counts work there. Transparency is laid over white, 16 bits keep the upper
+    eight, and of an animation the first frame counts. `exif` turns photographs upright; the
+    reference leaves them lying.
     """
     if isinstance(image, np.ndarray):
         return _from_array(image, channels)
@@ -77,7 +78,7 @@ def _decode_jpeg(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.
     try:
         image = simplejpeg.decode_jpeg(data, target, fastdct=True)
     except ValueError as error:
-        # Libjpeg's warnings arrive as errors. Like the reference, forgive all of them but lost pixels.
+        # Libjpeg's warnings arrive as errors. Like the reference, forgive all but lost pixels.
         if "premature end of jpeg" in str(error).lower():
             raise
         image = simplejpeg.decode_jpeg(data, target, fastdct=True, strict=False)

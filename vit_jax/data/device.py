@@ -1,5 +1,6 @@
 """Batches onto devices, ahead of the step that needs them."""
 
+import contextlib
 import functools
 import queue
 import threading
@@ -96,10 +97,9 @@ class DeviceBatches(grain.DatasetIterator):
 
     def _hand_over(self, item: tuple) -> None:
         while not self._stop.is_set():
-            try:
-                return self._waiting.put(item, timeout=0.1)
-            except queue.Full:
-                continue
+            with contextlib.suppress(queue.Full):
+                self._waiting.put(item, timeout=0.1)
+                return
 
     def _halt(self) -> None:
         if self._thread is not None:

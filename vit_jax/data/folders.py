@@ -1,6 +1,7 @@
 """Images in folders, or listed in a table: `train/cat/1.jpg`, `cat/1.jpg`, or rows of path,label.
 
-Nothing is opened here but directories and the table; formats are told by content when an image is read.
+Nothing is opened here but directories and the table; an image's format is told by its content,
+when it is read.
 """
 
 import csv
@@ -114,8 +115,8 @@ def _list_folder(root: Path, training: Sequence[str]) -> dict[str, list[Entry]]:
     splits = {name: entries for name, entries in splits.items() if entries}
     if not splits:
         raise ValueError(
-            f"{root} has no images in class folders; it needs train/CLASS/*.jpg and test/CLASS/*.jpg, "
-            f"or CLASS/*.jpg, with files that end in {', '.join(SUFFIXES)}"
+            f"{root} has no images in class folders; it needs train/CLASS/*.jpg and "
+            f"test/CLASS/*.jpg, or CLASS/*.jpg, with files that end in {', '.join(SUFFIXES)}"
         )
     return splits
 

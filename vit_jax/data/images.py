@@ -31,8 +31,8 @@ def inception_crop(
     """A random box, distributed as tf.image.sample_distorted_bounding_box draws it.
 
     TensorFlow draws the aspect ratio evenly, then the height evenly between those that give the
-    smallest and the largest area allowed. That is not the same as an even draw of the area, and small
-    crops come up less often than in other libraries. Its offsets stop one short of the far edge.
+    smallest and the largest area allowed. That is not an even draw of the area: small crops come
+    up more often than in other libraries. Its offsets stop one short of the far edge.
     """
     smallest, largest = (share * height * width for share in area)
     for _ in range(100):
@@ -92,7 +92,7 @@ def resize_to_cover(
 ) -> np.ndarray:
     """Resize, keeping the aspect ratio, until the image just covers `size`.
 
-    For a square `size` that is "shorter side to"; the longer side is cut, not rounded, as in torchvision.
+    For a square `size` that is "shorter side to"; the longer side rounds down, as in torchvision.
     """
     height, width = image.shape[:2]
     if size[0] * width >= size[1] * height:
@@ -103,7 +103,7 @@ def resize_to_cover(
 
 
 def normalize(image: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """0..255 to float32 `(value / 255 - mean) / std`; mean and std are in 0..1, one a channel or one."""
+    """0..255 to float32 `(value / 255 - mean) / std`, in place where it can be."""
     scale = (1 / (255 * std)).astype(np.float32)
     shift = (-mean / std).astype(np.float32)
     if image.dtype != np.float32 or not image.flags.writeable:

@@ -117,7 +117,7 @@ def _some(names: Sequence[str], limit: int = 10) -> str:
 
 
 def _is_local(name: str) -> bool:
-    """Whether a name means files here; a bare name may also be a directory that tfds has prepared."""
+    """Whether a name means files here; a directory that tfds prepared does not."""
     if not name:
         raise ValueError("config.dataset is empty; give a tfds name, a folder, a CSV, or 'digits'")
     path = Path(name).expanduser()

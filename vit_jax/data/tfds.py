@@ -140,19 +140,19 @@ def _tfrecord_folder(name: str, data_dir: str | None) -> str:
 
 def _convert_message(name: str, folder: str) -> str:
     return (
-        f"{name} is prepared as tfrecord in {folder}, which cannot be read at random. Convert it with\n"
-        f"  python -m vit_jax.data.convert_tfrecord {folder} NEW_DATA_DIR\n"
-        "and set config.tfds_data_dir to NEW_DATA_DIR."
+        f"{name} is prepared as tfrecord in {folder}, which cannot be read at random; run "
+        f"`python -m vit_jax.data.convert_tfrecord {folder} NEW_DATA_DIR` "
+        "and set config.tfds_data_dir to NEW_DATA_DIR"
     )
 
 
 def _tensorflow_message(config: ml_collections.ConfigDict) -> str:
     options = [f"--data_dir={config.tfds_data_dir}"] if config.tfds_data_dir else []
     options += [f"--manual_dir={config.tfds_manual_dir}"] if config.tfds_manual_dir else []
+    command = " ".join(["tfds build", config.dataset, "--file_format=array_record", *options])
     return (
-        f"{config.dataset} is not prepared, and its preparation needs TensorFlow (reading it will not). "
-        "Once, in any environment:\n  pip install 'vit_jax[prepare]'\n  "
-        + " ".join(["tfds build", config.dataset, "--file_format=array_record", *options])
+        f"{config.dataset} is not prepared, and that takes TensorFlow (reading does not); "
+        f"once, in any environment: `pip install 'vit_jax[prepare]'`, then `{command}`"
     )
 
 
@@ -184,8 +184,9 @@ def _check_it_can_be_fetched(
     urls = list(builder.url_infos)
     if not instructions and urls and not _reachable(urls[0]):
         raise ValueError(
-            f"{where}, and {urls[0]} cannot be reached from here. Prepare it where there is a network "
-            f"(tfds build {config.dataset} --file_format=array_record) and set config.tfds_data_dir."
+            f"{where}, and {urls[0]} cannot be reached from here; prepare it where there is a "
+            f"network with `tfds build {config.dataset} --file_format=array_record`, "
+            "and set config.tfds_data_dir"
         )
 
 
@@ -230,8 +231,8 @@ def _keys(builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict) 
             kind = "image" if option == "image_key" else "class label"
             given = f"config.{option}={wanted} is not" if wanted else "it has none that is"
             raise ValueError(
-                f"{config.dataset}: {given} a feature with one {kind}; "
-                f"its features are {', '.join(features)} ({kind}s: {', '.join(candidates) or 'none'})"
+                f"{config.dataset}: {given} a feature with one {kind}; its features are "
+                f"{', '.join(features)} ({kind}s: {', '.join(candidates) or 'none'})"
             )
         found.append(key)
     return found[0], found[1]

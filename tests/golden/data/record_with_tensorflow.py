@@ -1,12 +1,12 @@
 """Records what TensorFlow does to images, so that tests can compare without it.
 
-Run by hand, in an environment with tensorflow-cpu, tensorflow-datasets and pillow, from this directory:
+Run by hand, in an environment with tensorflow-cpu, tensorflow-datasets and pillow:
 
-    python record_with_tensorflow.py
+    python tests/golden/data/record_with_tensorflow.py
 
-`pixels.npz`   encoded images (bytes), and what the reference's evaluation and training pipelines make of them.
-`crops.npz`    boxes (y, x, h, w) drawn by tf.image.sample_distorted_bounding_box as the reference calls it.
-`tfrecord/`    a data set of six images written by tensorflow-datasets in its default format.
+`pixels.npz`   image files (bytes), and what the reference's evaluation and training make of them
+`crops.npz`    boxes y x h w that tf.image.sample_distorted_bounding_box draws for the reference
+`tfrecord/`    a data set of six images written by tensorflow-datasets in its default format
 """
 
 import io
