@@ -41,6 +41,6 @@ class BadImages:
             lines.append(f"  and {len(self) - _SHOWN} more")
         return (
             f"{len(self)} of {len(self.source)} images of {self.source.name} cannot be read, more "
-            f"than config.max_bad_images={self.limit:g} allows. Repair or remove them, or allow more:\n"
+            f"than config.max_bad_images={self.limit:g} allows. Repair them, or allow more:\n"
             + "\n".join(lines)
         )

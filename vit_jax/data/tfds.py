@@ -181,7 +181,7 @@ def _check_it_can_be_fetched(
             f"{where}, and its files are downloaded by hand: {' '.join(instructions.split())} "
             f"There is no folder {_manual_dir(config)}; set config.tfds_manual_dir to theirs."
         )
-    urls = list(builder.url_infos)
+    urls = list(builder.url_infos or ())
     if not instructions and urls and not _reachable(urls[0]):
         raise ValueError(
             f"{where}, and {urls[0]} cannot be reached from here; prepare it where there is a "
