@@ -1,11 +1,11 @@
-"""Training input, images a second on one core: ours against tf.data doing the reference's pipeline.
+"""Training input, images a second on one core: ours and tf.data doing the reference's pipeline.
 
     python benchmarks/input.py --tf_python=PYTHON_WITH_TENSORFLOW --out=benchmarks/results/input.json
 
 Both read the same ~500 x 375 JPEG files, and make batches of random crops at 224, flipped and in
 [-1, 1]. Each side is one process pinned to the same core with one reader; they take turns within
-every round, and the best round of each counts. Without --photos the files are made of noise with the
-spectrum of photographs, at the size per pixel ImageNet's have.
+every round, and the best round of each counts. Without --photos the files are made of noise with
+the spectrum of photographs, of about the size that ImageNet's have.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-BATCH = 64
-WARMUP_BATCHES = 4  # uses up what was read ahead while the other side ran
+BATCH = 512  # the reference's
+WARMUP_BATCHES = 2  # uses up what was read ahead while the other side ran
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     )
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, default=16, help="timed batches a round")
+    parser.add_argument("--batches", type=int, default=4, help="timed batches a round")
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--side", help=argparse.SUPPRESS)
@@ -62,7 +62,7 @@ def compare(folder: Path, options: argparse.Namespace) -> dict:
             process.stdin.flush()
             rates[name].append(float(process.stdout.readline()))
     versions = {}
-    for name, process in sides.items():
+    for process in sides.values():
         process.stdin.close()
         versions.update(json.loads(process.stdout.readline()))
         process.wait()

@@ -8,7 +8,7 @@ number of processes nor of readers changes what a step sees.
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import grain
 import jax
@@ -18,9 +18,11 @@ from absl import flags
 
 from vit_jax.data.bad_images import BadImages
 from vit_jax.data.sources import Source, encode_label, open_source
-from vit_jax.data.transforms import Raw, eval_transform, preprocessing, train_transform
+from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
 
 Batch = dict[str, np.ndarray]
+
+_READ_AHEAD_BYTES = 2**30  # of images that readers may hold between them, about
 
 
 def train_batches(
@@ -40,13 +42,13 @@ def train_batches(
     source = source or open_source(config)
     size = _share(config.batch, process_count, "batch")
     bad = BadImages(source, config.max_bad_images)
-    load = LoadForTraining(source, train_transform(config), config.seed, bad)
+    load = LoadForTraining(source, train_transform(config), _blank(config), config.seed, bad)
     stream = grain.MapDataset.range(len(source)).seed(config.seed).shuffle().repeat()
     stream = stream.map_with_index(lambda position, index: (position // len(source), index))
 
     def batches_from(step: int) -> grain.DatasetIterator:
         mine = stream[step * config.batch + process_index :: process_count]
-        return iter(_read(config, mine.map(load), size))
+        return iter(_read(config, mine, load, size))
 
     return TrainBatches(batches_from, start_step, bad)
 
@@ -73,7 +75,7 @@ def eval_batches(
     )
     load = LoadForEvaluation(source, transform, _blank(config), bad)
     positions = grain.MapDataset.range(process_index, steps * config.batch_eval, process_count)
-    return EvalBatches(_read(config, positions.map(load), size), steps, bad)
+    return EvalBatches(_read(config, positions, load, size), steps, bad)
 
 
 class TrainBatches(grain.DatasetIterator):
@@ -129,65 +131,100 @@ class EvalBatches:
 
 @dataclasses.dataclass(frozen=True)
 class LoadForTraining:
-    """Reads and augments one example; its randomness is a function of (seed, epoch, index)."""
+    """Reads and augments examples; randomness is a function of (seed, epoch, index).
+
+    Images are written where the batch will have them: to stack them later would cost a fifth.
+    """
 
     source: Source
-    transform: Callable[[Raw, np.random.Generator], np.ndarray]
+    transform: Callable[..., np.ndarray]
+    blank: np.ndarray
     seed: int
     bad: BadImages
 
-    def __call__(self, place: tuple[int, int]) -> Batch:
-        epoch, index = place
-        for candidate in (*range(index, len(self.source)), *range(index)):
+    def __call__(self, places: tuple[np.ndarray, np.ndarray]) -> Batch:
+        images = _empty_like(self.blank, len(places[0]))
+        labels = [
+            self._load(int(epoch), int(index), image)
+            for epoch, index, image in zip(*places, images, strict=True)
+        ]
+        return {"image": images, "label": np.stack(labels)}
+
+    def _load(self, epoch: int, index: int, out: np.ndarray) -> np.ndarray:
+        for offset in range(len(self.source)):
+            candidate = (index + offset) % len(self.source)
             rng = np.random.default_rng((self.seed, epoch, index))
             try:
                 example = self.source[candidate]
-                image = self.transform(example.image, rng)
+                _fill(out, self.transform(example.image, rng, out))
             except (ValueError, OSError) as error:
                 self.bad.report(candidate, error)  # and take the next one in its place
                 continue
-            return {"image": image, "label": _label(self.source, example.label)}
+            return _label(self.source, example.label)
         raise ValueError(f"no image of {self.source.name} could be read")
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadForEvaluation:
-    """Reads one example, or makes a row of padding for a position past the last."""
+    """Reads examples, with rows of padding for positions past the last."""
 
     source: Source
-    transform: Callable[[Raw], np.ndarray]
+    transform: Callable[..., np.ndarray]
     blank: np.ndarray
     bad: BadImages
 
-    def __call__(self, index: int) -> Batch:
+    def __call__(self, indices: np.ndarray) -> Batch:
+        images = _empty_like(self.blank, len(indices))
+        loaded = [self._load(int(i), image) for i, image in zip(indices, images, strict=True)]
+        labels, mask = zip(*loaded, strict=True)
+        return {"image": images, "label": np.stack(labels), "mask": np.array(mask)}
+
+    def _load(self, index: int, out: np.ndarray) -> tuple[np.ndarray, bool]:
         if index < len(self.source):
             try:
                 example = self.source[index]
-                image = self.transform(example.image)
-                return self._row(image, _label(self.source, example.label), True)
+                _fill(out, self.transform(example.image, out))
+                return _label(self.source, example.label), True
             except (ValueError, OSError) as error:
                 self.bad.report(index, error)
-        none = () if self.source.multi_label else 0
-        return self._row(self.blank, _label(self.source, none), False)
-
-    def _row(self, image: np.ndarray, label: np.ndarray, counts: bool) -> Batch:
-        return {"image": image, "label": label, "mask": np.bool_(counts)}
+        out[:] = self.blank
+        return _label(self.source, () if self.source.multi_label else 0), False
 
 
 def _read(
-    config: ml_collections.ConfigDict, examples: grain.MapDataset, size: int
+    config: ml_collections.ConfigDict,
+    positions: grain.MapDataset,
+    load: "LoadForTraining | LoadForEvaluation",
+    size: int,
 ) -> grain.IterDataset:
+    """Batches of `size`; each reader makes a whole one, or an equal part where memory is short."""
     threads = config.reader_threads or min(16, os.cpu_count() or 1)
-    ahead = max(2 * threads, min(size, 256))  # decoded examples that wait for the next batch
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
-    dataset = examples.to_iter_dataset(options)
+    most = _READ_AHEAD_BYTES // (threads * max(1, config.reader_workers) * load.blank.nbytes)
+    part = max(n for n in range(1, max(1, min(size, most)) + 1) if size % n == 0)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
+    dataset = positions.batch(part).map(load).to_iter_dataset(options)
     if config.reader_workers:
         if not flags.FLAGS.is_parsed():  # grain hands the flags to its workers
             flags.FLAGS.mark_as_parsed()
         dataset = dataset.mp_prefetch(
             grain.multiprocessing.MultiprocessingOptions(num_workers=config.reader_workers)
         )
-    return dataset.batch(size, drop_remainder=True)
+    elif part == size:
+        return dataset
+    return dataset.batch(size // part, batch_fn=_join)  # which also frees the workers' memory
+
+
+def _join(parts: Sequence[Batch]) -> Batch:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _empty_like(blank: np.ndarray, count: int) -> np.ndarray:
+    return np.empty((count, *blank.shape), blank.dtype)
+
+
+def _fill(out: np.ndarray, image: np.ndarray) -> None:
+    if image is not out:
+        out[:] = image
 
 
 def _label(source: Source, label: int | tuple[int, ...]) -> np.ndarray:

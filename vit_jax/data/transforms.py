@@ -64,10 +64,11 @@ def preprocessing(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 def eval_transform(
     description: dict[str, Any], *, uint8: bool = False, max_pixels: int = MAX_PIXELS
-) -> Callable[[Raw], np.ndarray]:
+) -> Callable[..., np.ndarray]:
     """The function from a raw image to float32 `h w c`, normalised; or uint8, left to the device.
 
-    `description` is what `preprocessing` returns.
+    `description` is what `preprocessing` returns. The function may write into an array given as
+    its last argument, and then returns that.
     """
     size = tuple(description["crop"])
     cover = description["resize"]
@@ -75,7 +76,7 @@ def eval_transform(
     mean, std = np.array(description["mean"]), np.array(description["std"])
     in_float = interpolation == "bilinear" and not uint8
 
-    def transform(raw: Raw) -> np.ndarray:
+    def transform(raw: Raw, out: np.ndarray | None = None) -> np.ndarray:
         image = decode(
             raw,
             channels=description["channels"],
@@ -88,7 +89,7 @@ def eval_transform(
             large = tuple(round(side * cover / min(size)) for side in size)
             image = center_crop(resize_to_cover(image, large, interpolation), size)
         else:
-            image = resize(image, size, interpolation)
+            image = resize(image, size, interpolation, out)
         return np.ascontiguousarray(image) if uint8 else normalize(image, mean, std)
 
     return transform
@@ -96,9 +97,10 @@ def eval_transform(
 
 def train_transform(
     config: ml_collections.ConfigDict,
-) -> Callable[[Raw, np.random.Generator], np.ndarray]:
-    """Random crop, resize, flip and the configured augmentations; float32 normalised, or uint8.
+) -> Callable[..., np.ndarray]:
+    """The function of a raw image and a generator that crops, resizes, flips and augments.
 
+    Its result is float32 and normalised, or uint8; it may be written into an array given last.
     Colour operations work on 8-bit images, as published; without them the float pipeline equals
     the reference's to 0.01/255.
     """
@@ -123,12 +125,15 @@ def train_transform(
     if recolored and channels not in (1, 3):
         raise ValueError(f"RandAugment and colour jitter need 1 or 3 channels, not {channels}")
 
-    def transform(raw: Raw, rng: np.random.Generator) -> np.ndarray:
+    def transform(raw: Raw, rng: np.random.Generator, out: np.ndarray | None = None) -> np.ndarray:
         image = decode(raw, channels=channels, exif=exif, max_pixels=max_pixels)
         image = crop(image, inception_crop(rng, *image.shape[:2], area=area))
         if mirror and rng.random() < 0.5:
             image = flip(image)
-        image = resize(image if recolored or uint8 else image.astype(np.float32), size)
+        if recolored:
+            image = resize(image, size)
+        else:
+            image = resize(image if uint8 else image.astype(np.float32), size, out=out)
         if jitter > 0:
             image = augment.color_jitter(image, rng, jitter)
         if layers > 0:
