@@ -11,12 +11,51 @@ import ml_collections
 class Option(NamedTuple):
     default: Any
     meaning: str
+    kind: type | None = None  # the default's own; `object` where a number or a tuple will do
 
 
 DATA = {
     "dataset": Option(
         "digits", "a tfds name, a folder of images, a CSV/TSV of path,label, or 'digits' (built in)"
     ),
+    "tfds_data_dir": Option("", "where tfds data sets are prepared; '' is ~/tensorflow_datasets"),
+    "tfds_manual_dir": Option("", "where files lie that tfds asks to be downloaded by hand"),
+    "image_key": Option("", "the tfds feature with the picture; '' finds it"),
+    "label_key": Option("", "the tfds feature with the class or classes; '' finds it"),
+    "test_fraction": Option(0.1, "share held out as 'test' where a data set has no splits"),
+    "pp.train": Option("train", "split to train on: 'train[:98%]', 'train+validation', …"),
+    "pp.test": Option("test", "split to evaluate on"),
+    "pp.crop": Option(224, "image size the model sees: a number, or (height, width)", object),
+    "pp.resize": Option(
+        0, "evaluation: shorter side before a centre crop; 0 resizes to the crop at once"
+    ),
+    "pp.interpolation": Option(
+        "bilinear", "evaluation: 'bilinear' (no antialias), 'bilinear_antialias' or 'bicubic'"
+    ),
+    "pp.mean": Option(
+        0.5, "subtracted from values in 0..1: a number, or one for each channel", object
+    ),
+    "pp.std": Option(0.5, "divides after that; 0.5 and 0.5 give [-1, 1]", object),
+    "pp.channels": Option(3, "channels the model sees: 3 RGB, 1 gray, 4 RGBA"),
+    "pp.exif": Option(False, "turn photographs as their EXIF tag says (the reference does not)"),
+    "pp.max_pixels": Option(100_000_000, "images with more pixels than this count as broken"),
+    "augment.crop_area": Option((0.05, 1.0), "training: share of the image a random crop covers"),
+    "augment.flip": Option(True, "training: mirror every other image"),
+    "augment.randaugment_layers": Option(0, "training: RandAugment operations an image; 0 is off"),
+    "augment.randaugment_magnitude": Option(
+        10.0, "training: RandAugment strength, 10 as published"
+    ),
+    "augment.color_jitter": Option(0.0, "training: brightness, contrast, saturation by ± this"),
+    "augment.erase_rate": Option(0.0, "training: share of images that lose a rectangle to noise"),
+    "batch": Option(512, "examples a training step, over all processes"),
+    "batch_eval": Option(512, "examples an evaluation step, over all processes"),
+    "seed": Option(0, "decides order and augmentation; same seed, same batches"),
+    "shuffle_buffer": Option(50_000, "accepted for old recipes and unneeded: shuffling is global"),
+    "prefetch": Option(2, "batches moved to the device ahead of the step that needs them"),
+    "reader_threads": Option(0, "threads that decode; 0 is one for each core, 16 at most"),
+    "reader_workers": Option(0, "processes that decode, each with reader_threads; 0 is none"),
+    "uint8_to_device": Option(False, "move 8-bit images and normalise on the device: 4x less copy"),
+    "max_bad_images": Option(0.01, "share of a split that may be unreadable before the run stops"),
 }
 
 OPTIONS: dict[str, Option] = {**DATA}
@@ -29,6 +68,9 @@ def default_config() -> ml_collections.ConfigDict:
         *groups, leaf = name.split(".")
         node = config
         for group in groups:
-            node = node.setdefault(group, ml_collections.ConfigDict())
-        node[leaf] = option.default
+            if group not in node:
+                node[group] = ml_collections.ConfigDict()
+            node = node[group]
+        kind = option.kind or type(option.default)
+        node[leaf] = ml_collections.FieldReference(option.default, field_type=kind)
     return config
