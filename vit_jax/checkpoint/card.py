@@ -31,6 +31,9 @@ _REQUIRED = ("format", "model", "num_classes", "class_names", "image_size", "gri
 _REQUIRED += ("preprocessing", "source", "versions", "metrics")
 # How a model is computed is the reader's choice, not a property of the weights.
 _NOT_IN_A_CARD = ("dtype", "attention_kernel", "scan", "remat", "encoder", "num_classes")
+# Fields beyond the reference's, which a card leaves out at their defaults.
+_OURS = ("position", "num_registers", "patch_norm", "qkv_bias", "gelu", "norm_eps", "layer_scale")
+_OURS += ("fc_norm", "distilled")
 
 Card = dict[str, Any]
 Grid = tuple[int, int]
@@ -50,7 +53,13 @@ def make_card(
     """A valid card; the image size follows from the grid. `model` is the model's configuration."""
     if isinstance(model, ml_collections.ConfigDict):
         model = model.to_dict()
-    fields = {k: v for k, v in model.items() if k not in _NOT_IN_A_CARD and v is not None}
+    fields = {
+        name: value
+        for name, value in model.items()
+        if name not in _NOT_IN_A_CARD
+        and value is not None
+        and not (name in _OURS and value == getattr(VisionTransformer, name))
+    }
     card = {
         "format": FORMAT,
         "model": _plain(fields),
@@ -176,9 +185,6 @@ def infer_card(shapes: Mapping[str, Any], *, source: str) -> Card | None:
         "fc_norm": "fc_norm/scale" in shapes,
         "distilled": "dist" in shapes,
         "position": _position(shapes, block),
-    }
-    model = {
-        key: value for key, value in model.items() if value != getattr(VisionTransformer, key, ())
     }
     if "conv_root/kernel" in shapes:
         model["resnet"] = {"num_layers": _stages(shapes), "width_factor": 1}

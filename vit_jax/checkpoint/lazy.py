@@ -51,17 +51,23 @@ class Plan:
 
     def told(self) -> list[str]:
         """The plan in a few lines: what differs only in numbers is told once."""
-        groups: dict[tuple, list[tuple[int, ...]]] = {}
+        groups: dict[tuple[str, str, str], list[tuple[int, ...]]] = {}
+        unchanged = 0
         for mapped in self.mapped:
-            sources, target = " + ".join(mapped.sources), mapped.target
-            key = (_numberless(sources), _numberless(target), mapped.how)
+            if mapped.how == "same" and mapped.sources == (mapped.target,):
+                unchanged += 1
+                continue
+            sources = _folded(mapped.sources) or "(nothing)"
+            key = (_numberless(sources), _numberless(mapped.target), mapped.how)
             groups.setdefault(key, []).append(_numbers(sources))
         lines = [
-            f"{_with_ranges(sources, numbers)} -> {target}: {how}"
+            f"  {_with_ranges(sources, numbers)} -> {target}: {how}"
             for (sources, target, how), numbers in groups.items()
         ]
-        lines += [f"dropped {name}: {reason}" for name, reason in self.dropped]
-        return lines + self.notes
+        if unchanged:
+            lines.append(f"  {unchanged} arrays unchanged in name and layout")
+        lines += [f"  dropped {name}: {reason}" for name, reason in self.dropped]
+        return lines + [f"  {note}" for note in self.notes]
 
 
 def from_array(array: Any) -> Lazy:
@@ -117,8 +123,23 @@ def summarized(names: Iterable[str]) -> list[str]:
     return [_with_ranges(name, numbers) for name, numbers in groups.items()]
 
 
+def _folded(names: Sequence[str]) -> str:
+    """a/query/kernel, a/key/kernel as a/{query,key}/kernel; else joined by a plus."""
+    if len(names) < 2:
+        return "".join(names)
+    parts = [name.split("/") for name in names]
+    if len({len(part) for part in parts}) > 1:
+        return " + ".join(names)
+    differing = [i for i, column in enumerate(zip(*parts, strict=True)) if len(set(column)) > 1]
+    if len(differing) != 1:
+        return " + ".join(names)
+    where = differing[0]
+    folded = "{" + ",".join(p[where] for p in parts) + "}"
+    return "/".join([*parts[0][:where], folded, *parts[0][where + 1 :]])
+
+
 # A block's number stands between dots, or after an underscore before a slash.
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=block_)\d+(?=/)|(?<=Block_)\d+(?=/)")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=encoderblock_)\d+(?=/)|(?<=MixerBlock_)\d+(?=/)")
 
 
 def _numberless(name: str) -> str:

@@ -43,11 +43,13 @@ def open_plan(path: epath.Path, *, num_heads: int | None = None) -> tuple[Plan, 
     config = _read_config(path)
     source = Source(tensors, layout.source_names(tensors.shapes))
     where = str(path)
-    reading = layout.describe(source, config, num_heads=num_heads, where=where)
+    card = None
     if CARD_KEY in tensors.metadata:  # we wrote it: the card knows what the layout cannot say
         card = json.loads(tensors.metadata[CARD_KEY])
         check_card(card, where=f"The card in {path}")
-        reading.card = {**reading.card, **card, "model": {**reading.card["model"], **card["model"]}}
+        num_heads = num_heads or card["model"]["transformer"]["num_heads"]
+    reading = layout.describe(source, config, num_heads=num_heads, where=where)
+    reading.card = card or reading.card
     return _read_plan(source, reading, where), reading.card, layout.NAME
 
 

@@ -26,7 +26,8 @@ class Dims(NamedTuple):
 
 
 class How(NamedTuple):
-    told: str
+    read_as: str  # in words
+    written_as: str
     to_ours: Callable[[np.ndarray, Dims], np.ndarray]
     to_theirs: Callable[[np.ndarray, Dims], np.ndarray]
 
@@ -44,10 +45,11 @@ def _patch_kernel(x: np.ndarray, dims: Dims) -> np.ndarray:  # (d, h·w·c) -> h
     return transposed(x).reshape(*dims.patch, -1, x.shape[0])
 
 
-SAME = How("same", lambda x, _: x, lambda x, _: x)
-TRANSPOSED = How("transposed", lambda x, _: transposed(x), lambda x, _: transposed(x))
+SAME = How("same", "same", lambda x, _: x, lambda x, _: x)
+TRANSPOSED = How("transposed", "transposed", lambda x, _: transposed(x), lambda x, _: transposed(x))
 CONV = How(
     "transposed (o i h w to h w i o)",
+    "transposed (h w i o to o i h w)",
     _flat_kernel,
     lambda x, _: transposed(x.transpose(2, 0, 1, 3).reshape(-1, x.shape[3])).reshape(
         x.shape[3], x.shape[2], *x.shape[:2]
@@ -55,23 +57,34 @@ CONV = How(
 )
 HEADS = How(
     "transposed, heads apart",
+    "transposed, heads together",
     _heads_first,
     lambda x, _: transposed(x.reshape(x.shape[0], -1)),
 )
 HEADS_BIAS = How(
-    "heads apart", lambda x, dims: x.reshape(dims.num_heads, -1), lambda x, _: x.ravel()
+    "heads apart",
+    "heads together",
+    lambda x, dims: x.reshape(dims.num_heads, -1),
+    lambda x, _: x.ravel(),
 )
 HEADS_OUT = How(
     "transposed, heads apart",
+    "transposed, heads together",
     lambda x, dims: transposed(x).reshape(dims.num_heads, -1, x.shape[0]),
     lambda x, _: transposed(x.reshape(-1, x.shape[-1])),
 )
 PATCHES = How(
     "transposed, patches apart",
+    "transposed, patches flat",
     _patch_kernel,
     lambda x, _: transposed(x.reshape(-1, x.shape[-1])),
 )
-WITH_BATCH_AXIS = How("a leading axis of one", lambda x, _: x[None], lambda x, _: x[0])
+WITH_BATCH_AXIS = How(
+    "a leading axis of one",
+    "the leading axis of one dropped",
+    lambda x, _: x[None],
+    lambda x, _: x[0],
+)
 
 
 class Rule(NamedTuple):
@@ -150,7 +163,7 @@ def read(source: Source, rules: Sequence[Rule], dims: Dims) -> tuple[list[Mapped
         part = length // len(rule.ours)
         for i, ours in enumerate(rule.ours):
             rows = slice(i * part, (i + 1) * part) if len(rule.ours) > 1 else None
-            told = rule.how.told
+            told = rule.how.read_as
             if rows is not None:
                 told = f"part {i + 1} of {len(rule.ours)}, {told}"
             lazy = source.lazy(rule.theirs, rows)
@@ -167,9 +180,9 @@ def write(leaves: Mapping[str, Lazy], rules: Sequence[Rule], dims: Dims) -> list
         parts = [
             leaves[name].map(lambda x, how=rule.how: how.to_theirs(x, dims)) for name in rule.ours
         ]
-        told = rule.how.told
+        told = rule.how.written_as
         if len(parts) > 1:
-            told = f"{told}, {len(parts)} joined"
+            told = f"{told}, joined into one"
         array = parts[0] if len(parts) == 1 else concatenated(parts, axis=0)
         mapped.append(Mapped(rule.ours, rule.theirs, told, array))
     return mapped
