@@ -32,10 +32,22 @@ def main(argv: list[str] | None = None) -> int:
         type=int,
         help="attention heads, for weights that do not tell and have no config.json beside them",
     )
+    parser.add_argument(
+        "--image_size",
+        type=_size,
+        metavar="H,W",
+        help="height,width in pixels, for an .npz whose position grid is not square",
+    )
     parser.add_argument("--quiet", action="store_true", help="print one line only")
     args = parser.parse_args(argv)
     try:
-        report = checkpoint.convert(args.source, args.target, to=args.to, num_heads=args.num_heads)
+        report = checkpoint.convert(
+            args.source,
+            args.target,
+            to=args.to,
+            num_heads=args.num_heads,
+            image_size=args.image_size,
+        )
     except (ValueError, OSError) as e:
         print(f"convert: {' '.join(str(e).split())}", file=sys.stderr)
         return 1
@@ -46,6 +58,11 @@ def main(argv: list[str] | None = None) -> int:
         f"{report.num_parameters:,} parameters"
     )
     return 0
+
+
+def _size(text: str) -> tuple[int, int]:
+    height, width = (int(part) for part in text.split(","))
+    return height, width
 
 
 if __name__ == "__main__":

@@ -148,15 +148,17 @@ def patch_stride(model: Mapping[str, Any]) -> Grid:
     return stride * height, stride * width
 
 
-def infer_card(shapes: Mapping[str, Any], *, source: str) -> Card | None:
+def infer_card(
+    shapes: Mapping[str, Any], *, source: str, image_size: Sequence[int] | None = None
+) -> Card | None:
     """A card for parameters that came without one (flat names of ours, `.shape`s).
 
     Shapes tell all but the pooling of a model without a class token (taken to be `gap`), and the
-    GELU, epsilon and preprocessing, for which those of Google's published models are taken. None
-    where the tree is of another model.
+    GELU, epsilon and preprocessing, for which those of Google's published models are taken. A
+    grid that is not square needs the `image_size`. None where the tree is of another model.
     """
     if "stem/kernel" in shapes:
-        return _infer_mixer(shapes, source)
+        return _infer_mixer(shapes, source, image_size)
     block = "Transformer/encoderblock_0/"
     needed = ("embedding/kernel", block + "MlpBlock_0/Dense_0/kernel")
     query = shapes.get(block + "MultiHeadDotProductAttention_0/query/kernel")
@@ -190,6 +192,8 @@ def infer_card(shapes: Mapping[str, Any], *, source: str) -> Card | None:
         model["resnet"] = {"num_layers": _stages(shapes), "width_factor": 1}
         channels = shapes["conv_root/kernel"].shape[2]
     grid = _grid(shapes, int("cls" in shapes) + int("dist" in shapes))
+    if image_size is not None:
+        grid = [n // s for n, s in zip(image_size, patch_stride(model), strict=True)]
     size = [n * s for n, s in zip(grid, patch_stride(model), strict=True)] if grid else None
     return make_card(
         model=model,
@@ -213,7 +217,7 @@ def google_preprocessing(size: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _infer_mixer(shapes: Mapping[str, Any], source: str) -> Card:
+def _infer_mixer(shapes: Mapping[str, Any], source: str, image_size: Sequence[int] | None) -> Card:
     ph, pw, channels, width = shapes["stem/kernel"].shape
     tokens, tokens_mlp_dim = shapes["MixerBlock_0/token_mixing/Dense_0/kernel"].shape
     model = {
@@ -224,6 +228,8 @@ def _infer_mixer(shapes: Mapping[str, Any], source: str) -> Card:
         "channels_mlp_dim": shapes["MixerBlock_0/channel_mixing/Dense_0/kernel"].shape[-1],
     }
     grid = square(tokens)
+    if image_size is not None:
+        grid = [n // p for n, p in zip(image_size, (ph, pw), strict=True)]
     return make_card(
         model=model,
         num_classes=_width_of(shapes, "head/kernel"),

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.traverse_util
@@ -39,6 +39,7 @@ def convert(
     *,
     to: str | None = None,
     num_heads: int | None = None,
+    image_size: Sequence[int] | None = None,
 ) -> Report:
     """Writes the checkpoint at `source` to `target`; returns what was done, line by line.
 
@@ -50,7 +51,7 @@ def convert(
     if to not in TARGETS:
         raise ValueError(f"There is no format {to!r} to write; choose {', '.join(TARGETS)}.")
     _refuse_same(source, target)
-    with opened(source, num_heads=num_heads) as checkpoint:
+    with opened(source, num_heads=num_heads, image_size=image_size) as checkpoint:
         leaves = checkpoint.plan.leaves()
         written = write(leaves, checkpoint.card, target, to=to, where=str(source))
         lines = [f"read ({checkpoint.format}):", *checkpoint.plan.told()]
@@ -74,8 +75,16 @@ def _refuse_same(source: epath.PathLike, target: epath.Path) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: epath.PathLike, *, num_heads: int | None = None) -> Iterator[Opened]:
-    """The checkpoint at a path, of whatever format, as our leaves."""
+def opened(
+    path: epath.PathLike,
+    *,
+    num_heads: int | None = None,
+    image_size: Sequence[int] | None = None,
+) -> Iterator[Opened]:
+    """The checkpoint at a path, of whatever format, as our leaves.
+
+    `num_heads` and `image_size` (height, width) are for files that do not tell them.
+    """
     kind, path = formats.recognise(path)
     if kind == formats.SAFETENSORS:
         plan, card, layout = foreign.open_plan(path, num_heads=num_heads)
@@ -84,11 +93,14 @@ def opened(path: epath.PathLike, *, num_heads: int | None = None) -> Iterator[Op
         tree = flax.traverse_util.flatten_dict(store.read(path), sep="/")
         leaves = {name: from_array(array) for name, array in tree.items()}
         plan = Plan([Mapped((name,), name, "same", leaf) for name, leaf in leaves.items()])
-        yield Opened(kind, plan, store.read_card(path) or infer_card(leaves, source=str(path)))
+        card = store.read_card(path) or infer_card(leaves, source=str(path), image_size=image_size)
+        yield Opened(kind, plan, card)
     else:
         with open_archive(path) as archive:
             plan = _official_plan(archive)
-            card = official.card_of(archive) or infer_card(plan.leaves(), source=str(path))
+            card = official.card_of(archive) or infer_card(
+                plan.leaves(), source=str(path), image_size=image_size
+            )
             yield Opened(kind, plan, card)
 
 
@@ -130,7 +142,10 @@ def write(
     path = epath.Path(path).expanduser()
     if card is not None:
         check_card(card, where=f"The card of {where}")
-        check_fit(leaves, parameter_shapes(card), where=where)
+        wanted = parameter_shapes(card)
+        if card["grid"] is None:  # as many positions as there are
+            wanted |= {name: leaves[name] for name in wanted if name in leaves and "pos" in name}
+        check_fit(leaves, wanted, where=where)
     if to in foreign.LAYOUTS:
         if card is None:
             raise ValueError(

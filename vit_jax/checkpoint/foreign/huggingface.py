@@ -275,7 +275,7 @@ def prepare(card: Mapping[str, Any], leaves: Mapping[str, Lazy]) -> Writing:
     if card["num_classes"] and not kind.head:
         problems.append("it has a head, where that model has none")
     if card["image_size"] is None:
-        problems.append("its image size is not known")
+        problems.append("its image size is not known (say --image_size=HEIGHT,WIDTH)")
     refuse(problems, "Hugging Face's layout", "write --to timm or npz instead")
 
     prefix = kind.prefix if card["num_classes"] or kind.always_prefixed else ""

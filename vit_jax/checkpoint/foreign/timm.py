@@ -268,6 +268,8 @@ def prepare(card: Mapping[str, Any], leaves: Mapping[str, Lazy]) -> Writing:
         problems.append("its heads are not width / num_heads wide")
     if model["distilled"] and model["num_registers"]:
         problems.append("it has both a distillation token and registers")
+    if card["image_size"] is None:
+        problems.append("its image size is not known (say --image_size=HEIGHT,WIDTH)")
     architecture = _architecture(model)
     if architecture is None:
         problems.append("timm has no hybrid of this ResNet and width")
