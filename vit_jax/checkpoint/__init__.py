@@ -10,8 +10,11 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.checkpoint import official, store
+from vit_jax.checkpoint import formats, official, store
+from vit_jax.checkpoint.card import Card, check_card, infer_card, make_card, model_from_card
+from vit_jax.checkpoint.conversion import convert, opened, save_as
 from vit_jax.checkpoint.inspection import guess_model, inspect_params, recover_tree
+from vit_jax.checkpoint.lazy import read_all
 from vit_jax.checkpoint.official import (
     OfficialCheckpointer,
     OfficialHandler,
@@ -22,16 +25,23 @@ from vit_jax.checkpoint.rescale import interpolate_posembed, rescale_grid, resiz
 from vit_jax.checkpoint.transfer import fit_params, load_pretrained
 
 __all__ = [
+    "Card",
     "OfficialCheckpointer",
     "OfficialHandler",
     "OfficialRestore",
     "OfficialSave",
+    "check_card",
+    "convert",
     "fit_params",
     "guess_model",
+    "infer_card",
     "inspect_params",
     "interpolate_posembed",
     "load",
     "load_pretrained",
+    "load_with_card",
+    "make_card",
+    "model_from_card",
     "recover_tree",
     "rescale_grid",
     "resize_patch_kernel",
@@ -39,27 +49,44 @@ __all__ = [
 ]
 
 
-def load(path: epath.PathLike) -> dict[str, Any]:
-    """The parameter tree of an official .npz (any generation) or an Orbax directory, as NumPy
-    arrays.
+def load(path: epath.PathLike, *, num_heads: int | None = None) -> dict[str, Any]:
+    """The parameter tree of a checkpoint, as NumPy arrays in our names.
+
+    Reads an official .npz of any generation, an Orbax directory, and timm, Hugging Face and
+    vit-pytorch safetensors (a file or a folder); which one it is, the content tells. `num_heads` is
+    for foreign weights whose file does not tell it.
     """
-    path = epath.Path(path).expanduser()
-    if not path.exists():
-        raise FileNotFoundError(f"There is no checkpoint at {path}.")
-    if not path.is_dir():
+    kind, path = formats.recognise(path)
+    if kind == formats.NPZ:
         return official.read(path)
-    if (file := path / OfficialHandler.FILE).exists():
-        return official.read(file)
-    if store.is_orbax(path):
+    if kind == formats.ORBAX:
         return store.read(path)
-    raise ValueError(
-        f"{path} is a directory without a checkpoint in it. Give an official .npz file, or the "
-        "directory of one Orbax checkpoint."
-    )
+    return load_with_card(path, num_heads=num_heads)[0]
 
 
-def save(params: Mapping[str, Any], path: epath.PathLike) -> None:
-    """Writes an official .npz (ViT-paper names), which the reference, timm and Hugging Face read
-    too.
+def load_with_card(
+    path: epath.PathLike, *, num_heads: int | None = None
+) -> tuple[dict[str, Any], Card | None]:
+    """As `load`, and what the checkpoint says about itself (see `card`).
+
+    A checkpoint without a card gets one from its shapes; None where those are of no model of ours.
     """
-    official.write(params, path)
+    with opened(path, num_heads=num_heads) as checkpoint:
+        flat = read_all(checkpoint.plan.leaves(), where=str(path))
+    return recover_tree(list(flat), list(flat.values())), checkpoint.card
+
+
+def save(
+    params: Mapping[str, Any], path: epath.PathLike, *, card: Card | None = None, to: str = "npz"
+) -> None:
+    """Writes an official .npz (ViT-paper names), which the reference, timm and Hugging Face read
+    too; or, with a card and `to`, an orbax, timm, hf or lucidrains checkpoint.
+    """
+    if to == "npz":
+        official.write(params, path, card)
+    elif to == "orbax":
+        store.write(params, path, card)
+    elif card is None:
+        raise ValueError(f"A checkpoint can be written to={to!r} only with a card; see make_card.")
+    else:
+        save_as(params, card, path, to=to)

@@ -18,6 +18,12 @@ import numpy as np
 from etils import epath
 from numpy.lib import format as npy
 
+# The card is the zip file's comment, which np.load does not see: a member would become one more
+# "array" of bytes in dict(np.load(…)), and break the reference's loader. A comment holds 65,535
+# bytes; a longer card is a member after all.
+CARD_MEMBER = "card.json"
+_MAX_COMMENT = 65_535
+
 # NumPy has no bfloat16 of its own: such arrays are stored as two raw bytes a number.
 _BFLOAT16 = np.dtype("V2")
 
@@ -52,6 +58,15 @@ class Archive:
             )
             for name, header in self._headers.items()
         }
+
+    @property
+    def card(self) -> str | None:
+        """The JSON text that `write_archive` was given as the card, or None."""
+        if CARD_MEMBER in self._file.namelist():
+            with self._explained(CARD_MEMBER):
+                return self._file.read(CARD_MEMBER).decode()
+        comment = self._file.comment
+        return comment.decode(errors="replace") if comment.startswith(b"{") else None
 
     def read(self, name: str) -> np.ndarray:
         """One array; its checksum is verified."""
@@ -128,7 +143,9 @@ def open_archive(path: epath.PathLike) -> Iterator[Archive]:
             yield Archive(file, raw, path)
 
 
-def write_archive(path: epath.PathLike, arrays: Mapping[str, Any]) -> None:
+def write_archive(
+    path: epath.PathLike, arrays: Mapping[str, Any], *, card: str | None = None
+) -> None:
     """Writes arrays one by one to a temporary file, then moves it into place: all or nothing."""
     path = epath.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +155,11 @@ def write_archive(path: epath.PathLike, arrays: Mapping[str, Any]) -> None:
             for name, array in arrays.items():
                 with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
                     npy.write_array(stream, np.asarray(array), allow_pickle=False)
+            if card is not None:
+                if len(text := card.encode()) <= _MAX_COMMENT:
+                    file.comment = text
+                else:
+                    file.writestr(CARD_MEMBER, text)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ serves all.
 """
 
 import dataclasses
+import json
 import logging
 import math
 import re
@@ -20,7 +21,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from vit_jax.checkpoint import inspection
+from vit_jax.checkpoint import inspection, lazy
+from vit_jax.checkpoint.card import Card, check_card
 from vit_jax.checkpoint.npz import Archive, open_archive, write_archive
 
 log = logging.getLogger(__name__)
@@ -200,8 +202,40 @@ def _all_finite(array: np.ndarray) -> bool:
     return bool(np.isfinite(array).all())
 
 
-def write(params: Mapping[str, Any], path: epath.PathLike) -> None:
-    write_archive(path, to_official(params))
+def write(params: Mapping[str, Any], path: epath.PathLike, card: Card | None = None) -> None:
+    """Writes an .npz; its card, if any, travels where other readers of the file do not look."""
+    text = None
+    if card is not None:
+        check_card(card)
+        text = json.dumps(card)
+    write_archive(path, to_official(params), card=text)
+
+
+def card_of(archive: Archive) -> Card | None:
+    """The card that the file was written with, if it was."""
+    if (text := archive.card) is None:
+        return None
+    try:
+        card = json.loads(text)
+    except ValueError:
+        return None  # some other program's comment
+    if not isinstance(card, dict) or "format" not in card:
+        return None
+    check_card(card, where="The card of the .npz")
+    return card
+
+
+def write_plan(leaves: Mapping[str, lazy.Lazy]) -> lazy.Plan:
+    """What `write` would write, for leaves that are not read yet."""
+    mapped = []
+    for path, leaf in leaves.items():
+        name, how = _official_name(path), "same"
+        if _GROUP_NORM.fullmatch(path):
+            leaf, how = leaf.map(lambda x: x.reshape(1, 1, 1, -1)), "three leading axes of one"
+        elif name != path:
+            how = "renamed"
+        mapped.append(lazy.Mapped((path,), name, how, leaf))
+    return lazy.Plan(mapped)
 
 
 def _some(names: list[str], most: int = 6) -> str:

@@ -11,20 +11,31 @@ from jax.typing import DTypeLike
 
 
 def resnet_stem(
-    x: Array, *, num_layers: Sequence[int], width_factor: float = 1, dtype: DTypeLike
+    x: Array,
+    *,
+    num_layers: Sequence[int],
+    width_factor: float = 1,
+    norm_eps: float = 1e-6,
+    variance_eps: float | None = None,
+    dtype: DTypeLike,
 ) -> Array:  # b H W c -> b h w d
     """Root (stride 4), then stages; each but the first halves the grid and doubles the width.
+
+    `norm_eps` is of the GroupNorms. `variance_eps` standardises kernels timm's way: added to the
+    variance, where the published weights have 1e-5 added to the deviation.
 
     A function and not a module: published files keep these parameters at the root of the tree, so
     they must land in the scope of whichever module calls this.
     """
     width = int(64 * width_factor)
-    x = StdConv(width, (7, 7), stride=2, dtype=dtype, name="conv_root")(x.astype(dtype))
-    x = nn.relu(nn.GroupNorm(dtype=dtype, name="gn_root")(x))
+    eps = {"norm_eps": norm_eps, "variance_eps": variance_eps}
+    x = StdConv(width, (7, 7), 2, dtype, variance_eps, name="conv_root")(x.astype(dtype))
+    x = nn.relu(nn.GroupNorm(epsilon=norm_eps, dtype=dtype, name="gn_root")(x))
     x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
     for stage, num_units in enumerate(num_layers):
         stride = 1 if stage == 0 else 2
-        x = ResNetStage(num_units, width * 2**stage, stride, dtype, name=f"block{stage + 1}")(x)
+        name = f"block{stage + 1}"
+        x = ResNetStage(num_units, width * 2**stage, stride, dtype, **eps, name=name)(x)
     return x
 
 
@@ -35,12 +46,21 @@ class ResNetStage(nn.Module):
     features: int
     stride: int
     dtype: DTypeLike
+    norm_eps: float = 1e-6
+    variance_eps: float | None = None
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         for unit in range(self.num_units):
             stride = self.stride if unit == 0 else 1
-            x = BottleneckUnit(self.features, stride, self.dtype, name=f"unit{unit + 1}")(x)
+            x = BottleneckUnit(
+                self.features,
+                stride,
+                self.dtype,
+                self.norm_eps,
+                self.variance_eps,
+                name=f"unit{unit + 1}",
+            )(x)
         return x
 
 
@@ -52,15 +72,18 @@ class BottleneckUnit(nn.Module):
     features: int
     stride: int
     dtype: DTypeLike
+    norm_eps: float = 1e-6
+    variance_eps: float | None = None
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         def conv(y, features, size, name, stride=1):
-            kernel_size = (size, size)
-            return StdConv(features, kernel_size, stride, self.dtype, name=f"conv{name}")(y)
+            shape = (features, (size, size), stride)
+            return StdConv(*shape, self.dtype, self.variance_eps, name=f"conv{name}")(y)
 
         def norm(y, name, **options):
-            return nn.GroupNorm(dtype=self.dtype, name=f"gn{name}", **options)(y)
+            name = f"gn{name}"
+            return nn.GroupNorm(epsilon=self.norm_eps, dtype=self.dtype, name=name, **options)(y)
 
         wide = 4 * self.features
         residual = x
@@ -79,14 +102,19 @@ class StdConv(nn.Module):
     kernel_size: tuple[int, int]
     stride: int
     dtype: DTypeLike
+    variance_eps: float | None = None
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         shape = (*self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         kernel = kernel - kernel.mean(axis=(0, 1, 2))
-        # eps is added to the deviation, not to the variance: the published weights expect it so.
-        kernel = (kernel / (kernel.std(axis=(0, 1, 2)) + 1e-5)).astype(self.dtype)
+        if self.variance_eps is None:
+            # eps is added to the deviation, not to the variance: the published weights expect it.
+            deviation = kernel.std(axis=(0, 1, 2)) + 1e-5
+        else:
+            deviation = (kernel.var(axis=(0, 1, 2)) + self.variance_eps) ** 0.5
+        kernel = (kernel / deviation).astype(self.dtype)
         return lax.conv_general_dilated(
             x,
             kernel,

@@ -38,6 +38,7 @@ class EncoderBlock(nn.Module):
     relative_position: tuple[tuple[int, int], int, int] | None = None
     gelu: str = "tanh"
     norm_eps: float = 1e-6
+    layer_scale: float | None = None
     dtype: DTypeLike = jnp.float32
     attention_kernel: str = "auto"
 
@@ -63,12 +64,16 @@ class EncoderBlock(nn.Module):
             kernel=self.attention_kernel,
         )(y, bias=bias, train=train)
         y = nn.Dropout(self.dropout_rate, deterministic=not train)(y)
+        if self.layer_scale is not None:
+            y = LayerScale(self.layer_scale, dtype=self.dtype)(y)
         x = x + self._drop_path(y, drop_path_rate, train)
 
         y = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype)(x)
         y = MlpBlock(
             mlp_dim=self.mlp_dim, dropout_rate=self.dropout_rate, gelu=self.gelu, dtype=self.dtype
         )(y, train=train)
+        if self.layer_scale is not None:
+            y = LayerScale(self.layer_scale, dtype=self.dtype)(y)
         x = x + self._drop_path(y, drop_path_rate, train)
         self.sow("intermediates", "block", x, reduce_fn=keep_latest)
         return x
@@ -79,6 +84,18 @@ class EncoderBlock(nn.Module):
         keep = 1.0 - rate
         kept = jax.random.bernoulli(self.make_rng("dropout"), keep, (y.shape[0], 1, 1))
         return jnp.where(kept, y / jnp.asarray(keep, y.dtype), 0)
+
+
+class LayerScale(nn.Module):
+    """A learned factor per channel on each half of a block (Touvron et al. 2021; DINOv2 has it)."""
+
+    init_value: float
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, y: Array) -> Array:
+        scale = self.param("scale", nn.initializers.constant(self.init_value), y.shape[-1:])
+        return y * scale.astype(self.dtype)
 
 
 class MultiHeadDotProductAttention(nn.Module):

@@ -52,6 +52,8 @@ class Encoder(nn.Module):
     num_registers: int = 0
     gelu: str = "tanh"
     norm_eps: float = 1e-6
+    layer_scale: float | None = None
+    final_norm: bool = True
     dtype: DTypeLike = jnp.float32
     attention_kernel: str = "auto"
     scan: bool = False
@@ -68,6 +70,8 @@ class Encoder(nn.Module):
             registers = jnp.broadcast_to(registers, (x.shape[0], *shape[1:])).astype(x.dtype)
             x = jnp.concatenate([x, registers], axis=1)
         x = self._blocks(x, num_leading=n - self.grid[0] * self.grid[1], train=train)
+        if not self.final_norm:
+            return x[:, :n]
         return nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype, name="encoder_norm")(x[:, :n])
 
     def _blocks(self, x: Array, *, num_leading: int, train: bool) -> Array:
@@ -83,6 +87,7 @@ class Encoder(nn.Module):
             relative_position=relative if self.position == "relative" else None,
             gelu=self.gelu,
             norm_eps=self.norm_eps,
+            layer_scale=self.layer_scale,
             dtype=self.dtype,
             attention_kernel=self.attention_kernel,
         )
@@ -139,6 +144,11 @@ class VisionTransformer(nn.Module):
     qkv_bias: bool = True
     gelu: str = "tanh"  # or erf (timm, Hugging Face)
     norm_eps: float = 1e-6
+    layer_scale: float | None = None  # initial LayerScale of each block (DINOv2)
+    fc_norm: bool = False  # LayerNorm after pooling in place of before it (timm)
+    distilled: bool = (
+        False  # DeiT's second token with a head of its own; the two heads are averaged
+    )
     # How it is computed, with the same result:
     dtype: DTypeLike = jnp.float32  # of the arithmetic; parameters and outputs are float32
     attention_kernel: str = "auto"
@@ -152,6 +162,11 @@ class VisionTransformer(nn.Module):
                 object.__setattr__(self, field, ml_collections.FrozenConfigDict(value))
         if self.classifier not in CLASSIFIERS:
             raise ValueError(f"No classifier {self.classifier!r}; choose {', '.join(CLASSIFIERS)}.")
+        if self.distilled and (self.classifier != "token" or self.representation_size is not None):
+            raise ValueError(
+                "A distilled model classifies by its tokens: it needs classifier='token' and no "
+                f"representation_size, not {self.classifier!r} and {self.representation_size}."
+            )
         super().__post_init__()
 
     @nn.compact
@@ -173,10 +188,13 @@ class VisionTransformer(nn.Module):
             b, h, w, d = x.shape
             x = x.reshape(b, h * w, d)
             if self.classifier in ("token", "token_unpooled"):
-                cls = self.param("cls", nn.initializers.zeros, (1, 1, d))
-                x = jnp.concatenate([jnp.broadcast_to(cls, (b, 1, d)).astype(x.dtype), x], axis=1)
+                names = ("cls", "dist") if self.distilled else ("cls",)
+                tokens = [self.param(name, nn.initializers.zeros, (1, 1, d)) for name in names]
+                tokens = [jnp.broadcast_to(token, (b, 1, d)).astype(x.dtype) for token in tokens]
+                x = jnp.concatenate([*tokens, x], axis=1)
             x = self._encoder(grid=(h, w))(x, train=train)  # b n d
 
+        distilled = x[:, 1] if self.distilled else None
         if self.classifier == "token":
             x = x[:, 0]
         elif self.classifier == "gap":
@@ -191,18 +209,27 @@ class VisionTransformer(nn.Module):
                 name="MAPHead_0",
             )(x)
 
+        if self.fc_norm:
+            norm = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype, name="fc_norm")
+            x = norm(x)
+            distilled = norm(distilled) if self.distilled else None
         if self.representation_size is not None:
             x = nn.tanh(nn.Dense(self.representation_size, dtype=self.dtype, name="pre_logits")(x))
         self.sow("intermediates", "representation", x, reduce_fn=keep_latest)
         if self.num_classes:
-            x = nn.Dense(
-                self.num_classes,
-                kernel_init=nn.initializers.zeros,
-                bias_init=nn.initializers.constant(self.head_bias_init),
-                dtype=self.dtype,
-                name="head",
-            )(x)
+            x = self._head("head")(x)
+        if self.distilled:
+            x = (x + (self._head("head_dist")(distilled) if self.num_classes else distilled)) / 2
         return x.astype(jnp.float32)
+
+    def _head(self, name: str) -> nn.Dense:
+        return nn.Dense(
+            self.num_classes,
+            kernel_init=nn.initializers.zeros,
+            bias_init=nn.initializers.constant(self.head_bias_init),
+            dtype=self.dtype,
+            name=name,
+        )
 
     def _encoder(self, grid: tuple[int, int]) -> nn.Module:
         encoder = self.encoder
@@ -224,6 +251,8 @@ class VisionTransformer(nn.Module):
             qkv_bias=self.qkv_bias,
             gelu=self.gelu,
             norm_eps=self.norm_eps,
+            layer_scale=self.layer_scale,
+            final_norm=not self.fc_norm,
             dtype=self.dtype,
             attention_kernel=self.attention_kernel,
             scan=self.scan,

@@ -1,0 +1,172 @@
+"""Weights in other libraries' layouts: timm, Hugging Face transformers, lucidrains' vit-pytorch.
+
+Each layout is a module with `recognises`, `source_names`, `describe` (reading) and `prepare`
+(writing). Nothing here imports torch or opens a pickle.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from vit_jax.checkpoint.card import Card, check_card, parameter_shapes
+from vit_jax.checkpoint.foreign import huggingface, lucidrains, rules, timm, tokens
+from vit_jax.checkpoint.foreign.description import Reading, Writing
+from vit_jax.checkpoint.foreign.rules import Dims, Source
+from vit_jax.checkpoint.lazy import Lazy, Mapped, Plan, summarized
+from vit_jax.checkpoint.tensors import Tensors, find_files
+from vit_jax.checkpoint.tensors import write as write_tensors
+
+LAYOUTS = {layout.NAME: layout for layout in (timm, huggingface, lucidrains)}
+CARD_KEY = "vit_jax_card"
+
+
+def open_plan(path: epath.Path, *, num_heads: int | None = None) -> tuple[Plan, Card, str]:
+    """How a file or folder becomes our parameters, its card, and the layout's name.
+
+    A single file may have its configuration beside it: config.json, or a .json of the same name
+    (a config.json, or {"kwargs": …} with the constructor's arguments).
+    """
+    tensors = Tensors(find_files(path) if path.is_dir() else [Path(path)])
+    for layout in LAYOUTS.values():
+        if layout.recognises(tensors.shapes):
+            break
+    else:
+        known = ", ".join(summarized(tensors.shapes)[:5])
+        raise ValueError(
+            f"{path} is safetensors of no layout we know ({', '.join(LAYOUTS)}): it holds {known} …"
+        )
+    config = _read_config(path)
+    source = Source(tensors, layout.source_names(tensors.shapes))
+    where = str(path)
+    card = None
+    if CARD_KEY in tensors.metadata:  # we wrote it: the card knows what the layout cannot say
+        card = json.loads(tensors.metadata[CARD_KEY])
+        check_card(card, where=f"The card in {path}")
+        num_heads = num_heads or card["model"]["transformer"]["num_heads"]
+    reading = layout.describe(source, config, num_heads=num_heads, where=where)
+    reading.card = card or reading.card
+    return _read_plan(source, reading, where), reading.card, layout.NAME
+
+
+def _read_config(path: epath.Path) -> dict[str, Any]:
+    folder = path if path.is_dir() else path.parent
+    candidates = [] if path.is_dir() else [path.with_suffix(".json")]
+    candidates.append(folder / "config.json")
+    config: dict[str, Any] = {}
+    for candidate in candidates:
+        if candidate.exists():
+            config = _read_json(candidate)
+            break
+    if (folder / "preprocessor_config.json").exists():
+        config = {**config, "preprocessor": _read_json(folder / "preprocessor_config.json")}
+    return config
+
+
+def _read_json(path: epath.Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as e:
+        raise ValueError(f"{path} is not readable JSON ({e}).") from e
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold a JSON object, not a {type(found).__name__}.")
+    return found
+
+
+def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
+    model = reading.card["model"]
+    dims = Dims(model["transformer"]["num_heads"], tuple(model["patches"]["size"]))
+    mapped, missing = rules.read(source, reading.rules, dims)
+    mapped += tokens.read(source, reading.tokens, reading.position)
+    mapped += _zero_leaves(reading)
+    used = {name for item in mapped for name in item.sources}
+    dropped, unknown = [], []
+    for name, actual in source.names.items():
+        if actual in used:
+            continue
+        reason = next((r for p, r in reading.ignored.items() if re.fullmatch(p, name)), None)
+        if reason is None:
+            unknown.append(actual)
+        else:
+            dropped.append((actual, reason))
+
+    wanted = parameter_shapes(reading.card)
+    problems = []
+    if missing:
+        problems.append(f"it has no {', '.join(summarized(missing))}")
+    if unknown:
+        problems.append(f"our model has no place for {', '.join(summarized(unknown))}")
+    for item in mapped:
+        expected = wanted.get(item.target)
+        if expected is not None and tuple(expected.shape) != tuple(item.array.shape):
+            problems.append(
+                f"{' + '.join(item.sources)} gives {item.target} {item.array.shape}, where the "
+                f"model needs {tuple(expected.shape)}"
+            )
+    if not missing:
+        gaps = set(wanted) - {item.target for item in mapped}
+        if gaps:
+            problems.append(f"nothing in it gives {', '.join(summarized(sorted(gaps)))}")
+    if problems:
+        raise ValueError(f"{where} cannot become one of our models: {'; '.join(problems)}.")
+    return Plan(mapped, dropped, reading.notes)
+
+
+def _zero_leaves(reading: Reading) -> list[Mapped]:
+    if not reading.zeros:
+        return []
+    shapes = parameter_shapes(reading.card)
+    mapped = []
+    for name in reading.zeros:
+        shape = shapes[name].shape
+        lazy = Lazy(shape, np.dtype(np.float32), lambda shape=shape: np.zeros(shape, np.float32))
+        mapped.append(Mapped((), name, "zeros: the layout has none", lazy))
+    return mapped
+
+
+def write_plan(leaves: Mapping[str, Lazy], card: Card, to: str) -> tuple[Plan, Writing]:
+    """What a file in a foreign layout will hold; nothing is written yet."""
+    if "transformer" not in card["model"]:
+        raise ValueError(f"Only Vision Transformers can be written --to {to}; write --to npz.")
+    writing = LAYOUTS[to].prepare(card, leaves)
+    model = card["model"]
+    dims = Dims(model["transformer"]["num_heads"], tuple(model["patches"]["size"]))
+    for name in writing.unused:
+        if np.any(leaves[name].read()):
+            raise ValueError(f"The {to} layout has no place for {name}, which is not zero.")
+    mapped = rules.write(leaves, writing.rules, dims) + writing.mapped
+    used = {name for item in mapped for name in item.sources} | set(writing.unused)
+    assert used >= set(leaves), sorted(set(leaves) - used)
+    dropped = [(name, "zeros, and the layout has none") for name in writing.unused]
+    return Plan(mapped, dropped, writing.notes), writing
+
+
+def write(path: epath.Path, leaves: Mapping[str, Lazy], card: Card, to: str) -> Plan:
+    """Writes a folder (weights, config.json, …), or one .safetensors file if `path` ends so.
+
+    The card goes into the file's header, where other readers do not look.
+    """
+    plan, writing = write_plan(leaves, card, to)
+    metadata = {"format": "pt", CARD_KEY: json.dumps(card)}
+    if path.name.endswith(".safetensors"):
+        write_tensors(path, plan.leaves(), metadata)
+        return plan
+    if path.exists() and not path.is_dir():
+        raise ValueError(
+            f"{path} is a file; give a new folder, or a name that ends in .safetensors."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    write_tensors(path / "model.safetensors", plan.leaves(), metadata)
+    for name, content in writing.files.items():
+        _write_text(path / name, json.dumps(content, indent=2) + "\n")
+    return plan
+
+
+def _write_text(path: epath.Path, text: str) -> None:
+    partial = path.parent / f".{path.name}.partial"
+    partial.write_text(text)
+    partial.replace(path)

@@ -1,0 +1,235 @@
+"""lucidrains' vit-pytorch: `ViT` and `SimpleViT`, of both generations.
+
+Newer files have norms around the patch embedding and one after the encoder; older ones name a block
+`fn` and keep the last norm in the head. No weight tells the number of heads; vit-pytorch's heads
+are 64 wide unless said otherwise.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.checkpoint.card import make_card, square
+from vit_jax.checkpoint.foreign import rules
+from vit_jax.checkpoint.foreign.description import Reading, Writing, model_of, refuse, resolve_heads
+from vit_jax.checkpoint.foreign.rules import (
+    ATTENTION,
+    HEADS_OUT,
+    PATCHES,
+    WITH_BATCH_AXIS,
+    Rule,
+    Source,
+    dense,
+    norm,
+)
+from vit_jax.checkpoint.lazy import Lazy
+from vit_jax.checkpoint.official import POSITION
+
+NAME = "lucidrains"
+_NORM_EPS = 1e-5  # torch's default, which vit-pytorch keeps
+# What older releases (PreNorm) called the parts of a block.
+_OLDER = {
+    ".0.fn.to_qkv.": ".0.to_qkv.",
+    ".0.fn.to_out.": ".0.to_out.",
+    ".1.fn.net.3.": ".1.net.4.",
+    ".1.fn.net.0.": ".1.net.1.",
+    ".0.norm.": ".0.norm.",
+    ".1.norm.": ".1.net.0.",
+}
+
+
+def recognises(names: Mapping[str, Any]) -> bool:
+    return any(n.startswith("to_patch_embedding.") for n in names) and any(
+        n.startswith("transformer.layers.0.") for n in names
+    )
+
+
+def source_names(names: Mapping[str, Any]) -> dict[str, str]:
+    if not any(".fn." in name for name in names):
+        return {name: name for name in names}
+    found = {}
+    for name in names:
+        ours = name
+        if name.startswith("transformer.layers."):
+            for older, newer in _OLDER.items():
+                if older in name:
+                    ours = name.replace(older, newer)
+                    break
+        found[ours] = name
+    return found
+
+
+def describe(
+    source: Source, config: Mapping[str, Any], *, num_heads: int | None, where: str
+) -> Reading:
+    args = config.get("kwargs", config)
+    patch_norm = "to_patch_embedding.3.weight" in source
+    simple = "cls_token" not in source and "pos_embedding" not in source
+    linear = f"to_patch_embedding.{2 if patch_norm else 1}.weight"
+    width, patch_dim = source.shape(linear)
+    inner = source.shape("transformer.layers.0.0.to_qkv.weight")[0] // 3
+    num_heads, note = resolve_heads(num_heads, args.get("heads"), inner, where=where)
+    patch = _pair(args["patch_size"]) if "patch_size" in args else _square_patch(patch_dim, where)
+    head = _head(source)
+    pool = args.get("pool", "mean" if simple or "cls_token" not in source else "cls")
+    final_norm = "transformer.norm.weight" in source
+    model = {
+        "patches": {"size": patch},
+        "hidden_size": width,
+        "transformer": {
+            "num_layers": source.count("transformer.layers."),
+            "mlp_dim": source.shape("transformer.layers.0.1.net.1.weight")[0],
+            "num_heads": num_heads,
+            "head_dim": inner // num_heads,
+            "dropout_rate": 0.0,
+            "attention_dropout_rate": 0.0,
+        },
+        "classifier": "token" if pool == "cls" else "gap",
+        "position": "sincos2d" if simple else "learned",
+        "patch_norm": patch_norm,
+        "qkv_bias": False,
+        "gelu": "erf",
+        "norm_eps": _NORM_EPS,
+        # A norm in the head after a class token is the same as one before it is taken.
+        "fc_norm": not final_norm and pool != "cls",
+    }
+    if pool != "cls" and "cls_token" in source:
+        raise ValueError(
+            f"{where} averages its class token with the patches (pool='mean'), which our models do "
+            "not; load it with pool='cls', or train without a class token (SimpleViT)."
+        )
+    if final_norm and head.startswith("mlp_head.1"):
+        raise ValueError(
+            f"{where} has a norm after the encoder and another in the head; one of them "
+            "has no place in our models."
+        )
+    if model["transformer"]["head_dim"] * num_heads == width:
+        model["transformer"].pop("head_dim")
+    num_classes = source.shape(f"{head}.weight")[0]
+    grid = _grid(source, args, patch, simple)
+    card = make_card(
+        model=model,
+        num_classes=num_classes,
+        grid=grid,
+        channels=patch_dim // (patch[0] * patch[1]),
+        source=f"vit-pytorch {'SimpleViT' if simple else 'ViT'}, {where}",
+    )
+    notes = [note] if note else []
+    notes.append("note: a vit-pytorch file says nothing about preprocessing; the card has none")
+    body, zeros = _rules(model, head, final_norm, "transformer.layers.0.0.to_out.0.bias" in source)
+    if "cls_token" in source:
+        lead = len(source.shape("cls_token")) == 2
+        body.append(Rule("cls_token", ("cls",), WITH_BATCH_AXIS if lead else rules.SAME))
+    if "pos_embedding" in source:
+        lead = len(source.shape("pos_embedding")) == 2
+        body.append(Rule("pos_embedding", (POSITION,), WITH_BATCH_AXIS if lead else rules.SAME))
+    return Reading(card, body, zeros=zeros, notes=notes)
+
+
+def _head(source: Source) -> str:
+    for name in ("linear_head", "mlp_head", "mlp_head.1", "linear_head.1"):
+        if f"{name}.weight" in source and len(source.shape(f"{name}.weight")) == 2:
+            return name
+    return "mlp_head"
+
+
+def _grid(source: Source, args: Mapping[str, Any], patch: list[int], simple: bool):
+    if "image_size" in args:
+        return [n // p for n, p in zip(_pair(args["image_size"]), patch, strict=True)]
+    return None if simple else square(source.shape("pos_embedding")[-2] - ("cls_token" in source))
+
+
+def _pair(value: Any) -> list[int]:
+    return [value, value] if isinstance(value, int) else list(value)
+
+
+def _square_patch(patch_dim: int, where: str) -> list[int]:
+    side = square(patch_dim // 3)
+    if side is None or patch_dim % 3:
+        raise ValueError(
+            f"{where} has patches of {patch_dim} numbers, which are not square patches of three "
+            "channels. Put a JSON file of the same name beside it with the constructor's "
+            "arguments: "
+            '{"kwargs": {"image_size": …, "patch_size": …, "heads": …}}.'
+        )
+    return list(side)
+
+
+def _rules(model, head: str, final_norm: bool, has_out_bias: bool) -> tuple[list[Rule], list[str]]:
+    linear = f"to_patch_embedding.{2 if model['patch_norm'] else 1}"
+    found = [
+        Rule(f"{linear}.weight", ("embedding/kernel",), PATCHES),
+        Rule(f"{linear}.bias", ("embedding/bias",)),
+    ]
+    zeros = []
+    if model["patch_norm"]:
+        found += norm("to_patch_embedding.1", "embedding/LayerNorm_0")
+        found += norm("to_patch_embedding.3", "embedding/LayerNorm_1")
+    last = 4 if has_out_bias else 3  # ViT has dropout between the linear layers, SimpleViT has not
+    for i in range(model["transformer"]["num_layers"]):
+        theirs, ours = f"transformer.layers.{i}", f"Transformer/encoderblock_{i}"
+        attention = f"{ours}/{ATTENTION}"
+        found += norm(f"{theirs}.0.norm", f"{ours}/LayerNorm_0")
+        parts = ("query", "key", "value")
+        found += rules.projections(f"{theirs}.0.to_qkv", attention, parts, bias=False)
+        if has_out_bias:
+            found += rules.output(f"{theirs}.0.to_out.0", attention)
+        else:
+            found.append(Rule(f"{theirs}.0.to_out.weight", (f"{attention}/out/kernel",), HEADS_OUT))
+            zeros.append(f"{attention}/out/bias")
+        found += norm(f"{theirs}.1.net.0", f"{ours}/LayerNorm_1")
+        found += dense(f"{theirs}.1.net.1", f"{ours}/MlpBlock_0/Dense_0")
+        found += dense(f"{theirs}.1.net.{last}", f"{ours}/MlpBlock_0/Dense_1")
+    last_norm = "transformer.norm" if final_norm else head.replace(".1", ".0")
+    found += norm(last_norm, "fc_norm" if model["fc_norm"] else "Transformer/encoder_norm")
+    found += dense(head, "head")
+    return found, zeros
+
+
+def prepare(card: Mapping[str, Any], leaves: Mapping[str, Lazy]) -> Writing:
+    """The newer generation of files, with the constructor's arguments in `kwargs`."""
+    model = model_of(card)
+    simple = model["position"] == "sincos2d"
+    problems = []
+    if model["qkv_bias"]:
+        problems.append("its query, key and value have biases")
+    if not model["patch_norm"]:
+        problems.append("its patch embedding has no norms")
+    if (model["classifier"], model["position"]) not in (("token", "learned"), ("gap", "sincos2d")):
+        problems.append(
+            f"no model there has {model['classifier']!r} with {model['position']!r} positions"
+        )
+    taken = (
+        "num_registers",
+        "resnet",
+        "distilled",
+        "layer_scale",
+        "fc_norm",
+        "representation_size",
+    )
+    problems += [f"it has {field}={model[field]}" for field in taken if model[field]]
+    if not card["num_classes"]:
+        problems.append("it has no head")
+    refuse(problems, "vit-pytorch", "write --to npz or timm instead")
+
+    body, zeros = _rules(model, "linear_head" if simple else "mlp_head", True, not simple)
+    if not simple:
+        body.append(Rule("cls_token", ("cls",), WITH_BATCH_AXIS))
+        body.append(Rule("pos_embedding", (POSITION,), WITH_BATCH_AXIS))
+    transformer, width = model["transformer"], model["hidden_size"]
+    kwargs = {
+        "image_size": card["image_size"],
+        "patch_size": model["patches"]["size"],
+        "num_classes": card["num_classes"],
+        "dim": width,
+        "depth": transformer["num_layers"],
+        "heads": transformer["num_heads"],
+        "dim_head": transformer.get("head_dim", width // transformer["num_heads"]),
+        "mlp_dim": transformer["mlp_dim"],
+        "channels": card["channels"],
+    }
+    notes = []
+    if model["norm_eps"] != _NORM_EPS or model["gelu"] != "erf":
+        notes.append(
+            "note: vit-pytorch has an epsilon of 1e-5 and the erf GELU, this model has not"
+        )
+    return Writing(body, files={"config.json": {"kwargs": kwargs}}, unused=zeros, notes=notes)

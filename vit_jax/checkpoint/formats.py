@@ -1,0 +1,73 @@
+"""What kind of checkpoint a path is, told by its content and never by its name."""
+
+import json
+import zipfile
+
+from etils import epath
+
+from vit_jax.checkpoint import store, tensors
+from vit_jax.checkpoint.official import OfficialHandler
+
+NPZ, ORBAX, SAFETENSORS = "npz", "orbax", "safetensors"
+_REFUSED = "Unpickling can run any code, so it is refused; save the weights as safetensors."
+
+
+def recognise(path: epath.PathLike) -> tuple[str, epath.Path]:
+    """The format, and the path to read it from (an index names its folder, for one)."""
+    path = epath.Path(path).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"There is no checkpoint at {path}.")
+    return _recognise_folder(path) if path.is_dir() else _recognise_file(path)
+
+
+def _recognise_folder(path: epath.Path) -> tuple[str, epath.Path]:
+    if (file := path / OfficialHandler.FILE).exists():
+        return NPZ, file
+    if store.is_orbax(path):
+        return ORBAX, path
+    if tensors.find_files(path):
+        return SAFETENSORS, path
+    names = [child.name for child in path.iterdir()]
+    if pickles := [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl"))]:
+        raise ValueError(f"{path} has its weights in pickles ({', '.join(pickles)}). {_REFUSED}")
+    raise ValueError(
+        f"{path} is a directory without a checkpoint in it. Give an official .npz file, the "
+        "directory of one Orbax checkpoint, a Hugging Face or timm folder, or a .safetensors file."
+    )
+
+
+def _recognise_file(path: epath.Path) -> tuple[str, epath.Path]:
+    with path.open("rb") as file:
+        start = file.read(16)
+    if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
+        _refuse_torch(path)
+        return NPZ, path
+    if int.from_bytes(start[:8], "little") < 1 << 32 and start[8:9] == b"{":
+        return SAFETENSORS, path
+    if path.name == tensors.INDEX or (start[:1] == b"{" and _is_index(path)):
+        return SAFETENSORS, path.parent
+    if start[:1] == b"\x80":
+        raise ValueError(f"{path} is a pickle. {_REFUSED}")
+    if start[:4] == b"\x89HDF":
+        raise ValueError(f"{path} is HDF5 (Keras weights), which we do not read; use safetensors.")
+    if start[:7] == b"version":
+        raise ValueError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` there.")
+    return NPZ, path  # its reader says what is wrong with it
+
+
+def _refuse_torch(path: epath.Path) -> None:
+    """torch.save writes a zip too, with a pickle inside."""
+    try:
+        with path.open("rb") as raw, zipfile.ZipFile(raw) as file:
+            names = file.namelist()
+    except zipfile.BadZipFile:
+        return  # cut short; the .npz reader says so
+    if any(name.endswith("data.pkl") for name in names):
+        raise ValueError(f"{path} is a torch checkpoint, which is a pickle. {_REFUSED}")
+
+
+def _is_index(path: epath.Path) -> bool:
+    try:
+        return "weight_map" in json.loads(path.read_text())
+    except ValueError:
+        return False

@@ -1,0 +1,177 @@
+"""Safetensors files: one, or several with an index; read array by array, written array by array.
+
+Reading is the `safetensors` library's, which checks the header and never runs code. Writing is
+ours: the library wants all arrays in memory at once.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+from etils import epath
+from safetensors import SafetensorError, safe_open
+
+from vit_jax.checkpoint.lazy import Lazy, is_finite, refuse_not_finite
+
+INDEX = "model.safetensors.index.json"
+_DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+# The library maps the file into memory; opening it anew after this many bytes lets go of the pages.
+_REOPEN_EVERY = 64 << 20
+
+
+class Tensors:
+    """The arrays of a set of safetensors files, and the text some writers put in their headers."""
+
+    def __init__(self, files: Sequence[Path]):
+        self.metadata: dict[str, str] = {}
+        self.shapes: dict[str, jax.ShapeDtypeStruct] = {}
+        self._readers: dict[str, _Reader] = {}
+        for path in files:
+            reader = _Reader(path)
+            self.metadata.update(reader.metadata)
+            for name, shape in reader.shapes.items():
+                self.shapes[name] = shape
+                self._readers[name] = reader
+
+    def lazy(self, name: str, rows: slice | None = None) -> Lazy:
+        """An array of the file, or some of its rows (along the first axis)."""
+        shape, reader = self.shapes[name], self._readers[name]
+        if rows is None:
+            return Lazy(shape.shape, np.dtype(shape.dtype), lambda: reader.read(name))
+        length = len(range(*rows.indices(shape.shape[0])))
+        read = lambda: reader.read(name, rows)  # noqa: E731
+        return Lazy((length, *shape.shape[1:]), np.dtype(shape.dtype), read)
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+
+
+class _Reader:
+    def __init__(self, path: Path):
+        self._path, self._file, self._num_read = path, None, 0
+        file = self._open()
+        self.metadata = file.metadata() or {}
+        self.shapes = {}
+        for name in file.keys():  # noqa: SIM118
+            view = file.get_slice(name)
+            if view.get_dtype() not in _DTYPES:
+                raise ValueError(
+                    f"{path} holds {name!r} as {view.get_dtype()}, which is none of "
+                    f"{', '.join(_DTYPES)}. Save it again in float32 or bfloat16."
+                )
+            dtype = _DTYPES[view.get_dtype()]
+            self.shapes[name] = jax.ShapeDtypeStruct(tuple(view.get_shape()), dtype)
+
+    def read(self, name: str, rows: slice | None = None) -> np.ndarray:
+        if self._num_read > _REOPEN_EVERY:
+            self.close()
+        file = self._open()
+        try:
+            array = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
+        except SafetensorError as e:
+            raise ValueError(f"{self._path} is damaged: {name!r} cannot be read ({e}).") from e
+        self._num_read += array.nbytes
+        return array
+
+    def _open(self) -> Any:
+        if self._file is None:
+            try:
+                self._file = safe_open(self._path, framework="numpy")
+            except (SafetensorError, OSError) as e:
+                raise ValueError(
+                    f"{self._path} cannot be read as safetensors ({e}). It may be cut short; "
+                    "download or copy it again."
+                ) from e
+            self._num_read = 0
+        return self._file
+
+    def close(self) -> None:
+        self._file = None
+
+
+def find_files(folder: epath.Path) -> list[Path]:
+    """The weight files of a folder: those its index names, or its one .safetensors file."""
+    if (folder / INDEX).exists():
+        index = json.loads((folder / INDEX).read_text())
+        names = sorted(set(index.get("weight_map", {}).values()))
+        for name in names:
+            if Path(name).name != name or not name.endswith(".safetensors"):
+                raise ValueError(
+                    f"{folder / INDEX} names the file {name!r}; a shard must be a .safetensors "
+                    "file beside it."
+                )
+        if missing := [name for name in names if not (folder / name).exists()]:
+            raise ValueError(
+                f"{folder} is not complete: {INDEX} names {', '.join(missing)}, which "
+                f"{'is' if len(missing) == 1 else 'are'} not there. Download the rest."
+            )
+        return [Path(folder / name) for name in names]
+    files = sorted(path for path in folder.iterdir() if path.name.endswith(".safetensors"))
+    if len(files) > 1:
+        preferred = [path for path in files if path.name == "model.safetensors"]
+        if not preferred:
+            raise ValueError(
+                f"{folder} has {len(files)} .safetensors files and no {INDEX} to say how they "
+                f"belong together: {', '.join(path.name for path in files)}. Give the path of one "
+                "of them."
+            )
+        files = preferred
+    return [Path(path) for path in files]
+
+
+def write(path: epath.PathLike, arrays: Mapping[str, Lazy], metadata: Mapping[str, str]) -> None:
+    """Writes one file, array by array, all or nothing: a temporary file, then a rename."""
+    path = epath.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
+    # The format wants alignment: wide types first. Then by name, as the library does.
+    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    not_finite = []
+    try:
+        with partial.open("wb") as file:
+            file.write(_header(arrays, order, metadata))
+            for name in order:
+                array = np.ascontiguousarray(arrays[name].read())
+                if not is_finite(array):
+                    not_finite.append(name)
+                file.write(array.reshape(-1).view(np.uint8).data)
+        refuse_not_finite(not_finite, "The model")
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _header(arrays: Mapping[str, Lazy], order: Sequence[str], metadata: Mapping[str, str]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    for name in order:
+        array = arrays[name]
+        size = int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
+        header[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
