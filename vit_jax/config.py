@@ -58,7 +58,52 @@ DATA = {
     "max_bad_images": Option(0.01, "share of a split that may be unreadable before the run stops"),
 }
 
-OPTIONS: dict[str, Option] = {**DATA}
+TRAINING = {
+    "pretrained": Option("", "checkpoint to start from: any path that checkpoint.load reads"),
+    "pretrained_dir": Option("", "the reference's way: start from <this>/<model_or_filename>.npz"),
+    "model_or_filename": Option("", "with pretrained_dir: a file name; '' is the model's name"),
+    "keep_head": Option(False, "keep the checkpoint's head, where its classes are ours"),
+    "total_steps": Option(10_000, "optimizer steps of the whole run"),
+    "accum_steps": Option(1, "parts a batch is computed in, one after the other, to save memory"),
+    "optimizer": Option("sgd", "sgd, adam, adamw, lion or adafactor"),
+    "base_lr": Option(0.03, "learning rate at the end of the warm-up"),
+    "decay_type": Option("cosine", "cosine, linear, rsqrt or constant"),
+    "warmup_steps": Option(500, "steps of linear warm-up"),
+    "linear_end": Option(1e-5, "learning rate at the end of a linear decay"),
+    "momentum": Option(0.9, "of sgd"),
+    "beta1": Option(0.9, "first moment's decay, of adam, adamw, lion and adafactor"),
+    "beta2": Option(0.999, "second moment's decay, of adam, adamw and lion"),
+    "weight_decay": Option(0.0, "decoupled, times the learning rate; biases and norms are spared"),
+    "grad_norm_clip": Option(1.0, "largest norm of the whole gradient; 0 is no limit"),
+    "optim_dtype": Option("bfloat16", "dtype the optimizer keeps its momentum in"),
+    "layer_decay": Option(1.0, "learning rate factor from each layer to the one below it"),
+    "trainable": Option(".*", "regular expression: only parameters it finds learn ('head': probe)"),
+    "loss": Option("softmax", "softmax (one class) or sigmoid (several)"),
+    "label_smoothing": Option(0.0, "share of the target spread over all classes"),
+    "mixup": Option(0.0, "Beta parameter of MixUp; 0 is off"),
+    "cutmix": Option(0.0, "Beta parameter of CutMix; 0 is off"),
+    "ema_decay": Option(0.0, "decay of the averaged weights, evaluated and saved beside; 0 is off"),
+}
+RUN = {
+    "progress_every": Option(10, "steps between progress lines"),
+    "eval_every": Option(100, "steps between evaluations; one follows the last step anyway"),
+    "checkpoint_every": Option(1_000, "steps between checkpoints; the last step has one anyway"),
+    "keep_checkpoints": Option(2, "newest checkpoints to keep, besides the best"),
+    "best_metric": Option("accuracy", "the evaluation metric that decides which is best"),
+    "profile_steps": Option((0, 0), "first and last step to profile into the workdir; 0 is off"),
+    "wandb_project": Option("", "also log to this Weights & Biases project, if wandb is installed"),
+    "compilation_cache": Option("auto", "directory for compiled programs; '' is off"),
+}
+
+OPTIONS: dict[str, Option] = {**DATA, **TRAINING, **RUN}
+
+# What may differ when a run is started again; anything else would make it another run.
+MAY_CHANGE = {
+    *RUN,
+    *("tfds_data_dir", "tfds_manual_dir", "batch_eval", "prefetch", "reader_threads"),
+    *("reader_workers", "max_bad_images", "shuffle_buffer"),
+    *("pretrained", "pretrained_dir", "model_or_filename", "keep_head"),  # read once, at the start
+}
 
 
 def default_config() -> ml_collections.ConfigDict:
@@ -74,3 +119,14 @@ def default_config() -> ml_collections.ConfigDict:
         kind = option.kind or type(option.default)
         node[leaf] = ml_collections.FieldReference(option.default, field_type=kind)
     return config
+
+
+def describe_options() -> str:
+    """Every option with its default and meaning, for --help."""
+    lines = ["", "Options, each settable as --config.NAME=VALUE:", ""]
+    for title, table in (("data", DATA), ("training", TRAINING), ("the run", RUN)):
+        lines.append(f"  {title}")
+        for name, option in table.items():
+            lines.append(f"    {name:<30} {option.meaning} [{option.default!r}]")
+    lines.append("    model.*                        every field of the model: see models/vit.py")
+    return "\n".join([*lines, ""])

@@ -4,7 +4,13 @@ from vit_jax.models.intermediates import Intermediates, capture
 from vit_jax.models.mixer import MlpMixer
 from vit_jax.models.stacking import stack_blocks, unstack_blocks
 from vit_jax.models.vit import Encoder, VisionTransformer
-from vit_jax.models.zoo import AUGREG_CONFIGS, MODEL_CONFIGS, get_model, model_config
+from vit_jax.models.zoo import (
+    AUGREG_CONFIGS,
+    MODEL_CONFIGS,
+    full_model_config,
+    get_model,
+    model_config,
+)
 
 __all__ = [
     "AUGREG_CONFIGS",
@@ -14,6 +20,7 @@ __all__ = [
     "MlpMixer",
     "VisionTransformer",
     "capture",
+    "full_model_config",
     "get_model",
     "model_config",
     "stack_blocks",
