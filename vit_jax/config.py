@@ -63,6 +63,7 @@ TRAINING = {
     "pretrained_dir": Option("", "the reference's way: start from <this>/<model_or_filename>.npz"),
     "model_or_filename": Option("", "with pretrained_dir: a file name; '' is the model's name"),
     "keep_head": Option(False, "keep the checkpoint's head, where its classes are ours"),
+    "trainer": Option("train", "train, or inference_time to measure a model's speed"),
     "total_steps": Option(10_000, "optimizer steps of the whole run"),
     "accum_steps": Option(1, "parts a batch is computed in, one after the other, to save memory"),
     "optimizer": Option("sgd", "sgd, adam, adamw, lion or adafactor"),
@@ -97,6 +98,14 @@ RUN = {
 
 OPTIONS: dict[str, Option] = {**DATA, **TRAINING, **RUN}
 
+# The reference's presets for fine-tuning (its section "common"), and what other data sets get.
+DATASETS: dict[str, dict[str, Any]] = {
+    "cifar10": {"total_steps": 10_000, "pp.train": "train[:98%]", "pp.test": "test"},
+    "cifar100": {"total_steps": 10_000, "pp.train": "train[:98%]", "pp.test": "test"},
+    "imagenet2012": {"total_steps": 20_000, "pp.train": "train[:99%]", "pp.test": "validation"},
+}
+OTHER_DATASETS = {"total_steps": 2_500, "pp.train": "train", "pp.test": "test"}
+
 # What may differ when a run is started again; anything else would make it another run.
 MAY_CHANGE = {
     *RUN,
@@ -118,6 +127,18 @@ def default_config() -> ml_collections.ConfigDict:
             node = node[group]
         kind = option.kind or type(option.default)
         node[leaf] = ml_collections.FieldReference(option.default, field_type=kind)
+    return config
+
+
+def fine_tuning(dataset: str) -> ml_collections.ConfigDict:
+    """The reference's fine-tuning recipe for any data set: a tfds name, a folder, a CSV."""
+    config = default_config()
+    config.dataset = dataset
+    config.pp.crop = 384
+    config.batch = 512
+    config.accum_steps = 8
+    for name, value in DATASETS.get(dataset, OTHER_DATASETS).items():
+        config.update_from_flattened_dict({name: value})
     return config
 
 

@@ -28,6 +28,7 @@ from ml_collections import config_flags
 
 from vit_jax import checkpoint, data, models
 from vit_jax.config import describe_options
+from vit_jax.inference_time import inference_time
 from vit_jax.training import metrics as evaluation
 from vit_jax.training.optim import make_optimizer
 from vit_jax.training.report import Report, class_table, duration, logging_to
@@ -304,8 +305,9 @@ def main(arguments: list[str]) -> int:
         print(f"train: unexpected argument {arguments[1]!r}; see --help", file=sys.stderr)
         return 1
     absl_logging.set_verbosity(absl_logging.WARNING)  # of the libraries; ours is its own
+    config, workdir = flags.FLAGS.config, flags.FLAGS.workdir
     try:
-        train_and_evaluate(flags.FLAGS.config, flags.FLAGS.workdir)
+        TRAINERS[config.trainer](config, workdir)
     except Preempted as stopped:
         print(f"train: {stopped}", file=sys.stderr)
         return EXIT_PREEMPTED
@@ -313,6 +315,14 @@ def main(arguments: list[str]) -> int:
         print(f"train: {e}", file=sys.stderr)
         return 1
     return 0
+
+
+def _measure_speed(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
+    with open_workdir(workdir, config) as directory, logging_to(directory.local / "train.log"):
+        inference_time(config, build_model(config, num_classes=1_000), directory.path)
+
+
+TRAINERS = {"train": train_and_evaluate, "inference_time": _measure_speed}
 
 
 def define_flags() -> None:

@@ -7,6 +7,7 @@ from vit_jax.models.vit import Encoder, VisionTransformer
 from vit_jax.models.zoo import (
     AUGREG_CONFIGS,
     MODEL_CONFIGS,
+    find_model,
     full_model_config,
     get_model,
     model_config,
@@ -20,6 +21,7 @@ __all__ = [
     "MlpMixer",
     "VisionTransformer",
     "capture",
+    "find_model",
     "full_model_config",
     "get_model",
     "model_config",

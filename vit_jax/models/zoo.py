@@ -7,6 +7,7 @@ Mixer (Tolstikhin et al. 2021), Scaling ViTs (Zhai et al. 2022) and SoViT (Alabd
 
 import dataclasses
 import difflib
+import re
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -109,6 +110,21 @@ def model_config(name: str) -> ml_collections.ConfigDict:
     if near:
         raise ValueError(f"No model {name!r}. Did you mean {' or '.join(near)}?")
     raise ValueError(f"No model {name!r}. There are: {', '.join(MODEL_CONFIGS)}.")
+
+
+def find_model(name: str) -> str:
+    """The model a short name means: 'b16' is ViT-B_16, 'r50l32' R50+ViT-L_32, 'G14' ViT-G_14."""
+    if name in MODEL_CONFIGS:
+        return name
+    for fold in (str, str.lower):
+        found = [full for full in MODEL_CONFIGS if fold(_short(full)) == fold(_short(name))]
+        if found:
+            return found[0]
+    return model_config(name).model_name  # an AugReg name, or an error with near ones
+
+
+def _short(name: str) -> str:
+    return re.sub(r"ViT|[-_+]", "", name)
 
 
 def full_model_config(name: str) -> ml_collections.ConfigDict:
