@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-Box = tuple[int, int, int, int]  # y x h w
+from vit_jax.data.decode import Box
 
 # How foreign checkpoints resize for evaluation, and what Pillow calls it.
 _ANTIALIASED = {
