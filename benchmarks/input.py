@@ -6,8 +6,10 @@ Both read the same ~500 x 375 JPEG files, and make batches of random crops at 22
 [-1, 1]. Each side is one process pinned to the same core with one reader; they take turns within
 every round, and the best round of each counts. Rates are by processor time, all threads together,
 which on a core of one's own is the time on the wall, and on a shared one is the fairer of the two:
-there a side with more threads gets more of the core. The wall's are kept beside them. Without --photos the files are made of noise with
-the spectrum of photographs, of about the size that ImageNet's have.
+there a side with more threads gets more of the core. The wall's are kept beside them.
+
+Without --photos the files are made of noise with the spectrum of photographs, of about the size
+that ImageNet's have.
 """
 
 import argparse

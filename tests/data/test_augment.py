@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from vit_jax.data.augment import OPERATIONS, apply, color_jitter, random_erase, randaugment
+from vit_jax.data.augment import OPERATIONS, apply, color_jitter, randaugment, random_erase
 
 PUBLISHED = {
     *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "Color", "Contrast"),

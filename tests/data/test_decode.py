@@ -6,12 +6,23 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from vit_jax.data.decode import decode, image_size
+from vit_jax.data.decode import decode, decode_crop, image_size
 
-REFERENCE_FILES = (
-    "jpeg_420 jpeg_444 jpeg_progressive jpeg_gray jpeg_cmyk jpeg_tiny "
-    "png_rgb png_gray png_palette png_gray16 png_rgba_opaque bmp gif"
-).split()
+REFERENCE_FILES = [
+    "jpeg_420",
+    "jpeg_444",
+    "jpeg_progressive",
+    "jpeg_gray",
+    "jpeg_cmyk",
+    "jpeg_tiny",
+    "png_rgb",
+    "png_gray",
+    "png_palette",
+    "png_gray16",
+    "png_rgba_opaque",
+    "bmp",
+    "gif",
+]
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +183,40 @@ def test_absurdly_long_images_are_refused(encoded):
 def test_image_size_reads_the_header_alone(picture, encoded):
     for kind in ("JPEG", "PNG"):
         assert image_size(encoded(picture(40, 70), kind)[:-20]) == (40, 70)
+
+
+@pytest.mark.parametrize("options", [{}, {"restart_marker_rows": 1}, {"progressive": True}])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_crop_read_in_part_equals_one_of_the_whole(picture, encoded, options, subsampling, mode):
+    noise = np.random.default_rng(0).integers(0, 40, (75, 90, 3), dtype=np.uint8)
+    data = encoded(picture(75, 90) // 2 + noise, "JPEG", mode, subsampling=subsampling, **options)
+    whole = decode(data)
+    for bottom in (1, 7, 8, 13, 14, 15, 16, 17, 31, 32, 60, 74, 75):
+        y = bottom // 3
+        part = decode_crop(data, lambda h, w, y=y, b=bottom: (y, 5, b - y, 70))
+        assert (part == whole[y:bottom, 5:75]).all(), bottom
+
+
+def test_a_crop_is_chosen_from_the_true_size(picture, encoded):
+    seen = []
+    for kind in ("JPEG", "PNG"):
+        decode_crop(encoded(picture(40, 70), kind), lambda *size: seen.append(size) or (0, 0, 5, 5))
+    assert seen == [(40, 70), (40, 70)]
+
+
+def test_a_crop_of_a_lying_photograph_is_chosen_upright(picture):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stream = io.BytesIO()
+    Image.fromarray(picture(40, 70)).save(stream, "JPEG", exif=exif)
+    part = decode_crop(stream.getvalue(), lambda h, w: (0, 0, h, w), exif=True)
+    assert part.shape == (70, 40, 3)
+
+
+def test_a_crop_of_a_truncated_or_huge_image_is_refused(picture, encoded):
+    data = encoded(picture(200, 300), "JPEG")
+    with pytest.raises(ValueError):
+        decode_crop(data[:-40], lambda h, w: (0, 0, h, w))
+    with pytest.raises(ValueError, match="at most 59,999 pixels"):
+        decode_crop(data, lambda h, w: (0, 0, 8, 8), max_pixels=59_999)

@@ -1,4 +1,4 @@
-"""tensorflow-datasets without TensorFlow: reading, preparing, converting, and what it says when it cannot."""
+"""tensorflow-datasets without TensorFlow: reading, preparing, converting, and what goes wrong."""
 
 import io
 import json
@@ -135,7 +135,7 @@ def test_offline_it_fails_within_seconds(tmp_path, config_for, monkeypatch):
 
 
 def test_a_misspelt_name_gets_a_suggestion(tmp_path, config_for):
-    with pytest.raises(ValueError, match="'cifr10' is neither a folder.*Did you mean cifar10"):
+    with pytest.raises(ValueError, match=r"'cifr10' is neither a folder.*Did you mean cifar10"):
         open_source(config_for("cifr10", tfds_data_dir=str(tmp_path)))
 
 

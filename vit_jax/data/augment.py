@@ -90,9 +90,8 @@ def _warp(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
 
 def _posterize(picture: Image.Image, bits: int) -> Image.Image:
     """Keeps the upper `bits`; below level 2.5 that is none, and the image black, as published."""
-    return picture.point(
-        [value >> (8 - bits) << (8 - bits) for value in range(256)] * len(picture.getbands())
-    )
+    kept = [value >> (8 - bits) << (8 - bits) for value in range(256)]
+    return picture.point(kept * len(picture.getbands()))
 
 
 def _shift(level: float, size: int) -> float:

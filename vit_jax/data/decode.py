@@ -4,6 +4,7 @@ JPEG goes through libjpeg-turbo with the settings TensorFlow uses, which gives t
 pixels bit for bit; every other format through Pillow. What cannot be read raises ValueError.
 """
 
+import contextlib
 import io
 import struct
 from collections.abc import Callable
@@ -89,7 +90,8 @@ def image_size(image: bytes | np.ndarray) -> tuple[int, int]:
     if isinstance(image, np.ndarray):
         return image.shape[0], image.shape[1]
     if image[:3] == b"\xff\xd8\xff":
-        return simplejpeg.decode_jpeg_header(image)[:2]
+        with contextlib.suppress(ValueError):
+            return simplejpeg.decode_jpeg_header(image)[:2]
     try:
         with Image.open(io.BytesIO(image)) as opened:
             return opened.height, opened.width
@@ -109,11 +111,15 @@ def _keep_rows(data: bytes, rows: int) -> bytes:
     interpolated from two rows on, so those are kept too, and then whole blocks.
     """
     at, frame, parts, block = 2, 0, 0, 8
-    while data[at : at + 1] == b"\xff":
+    while at + 12 < len(data) and data[at] == 0xFF:
         marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+            continue
         if marker in (0xC0, 0xC1):  # one pass, as opposed to the progressive kinds
             frame, parts = at, data[at + 9]
-            block = 8 * max(data[at + 11 + 3 * part] & 15 for part in range(parts))
+            sampling = data[at + 11 : at + 11 + 3 * parts : 3]
+            block = 8 * max((one & 15 for one in sampling), default=1)
         elif marker == 0xDA:  # pixels follow
             kept = -(-(rows + 2) // block) * block
             if not frame or data[at + 4] != parts or kept >= _two_bytes(data, frame + 5):
@@ -128,7 +134,10 @@ def _two_bytes(data: bytes, at: int) -> int:
 
 
 def _decode_jpeg(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.ndarray:
-    height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:  # broken, or with colour at a resolution that TurboJPEG does not know
+        return _decode_with_pillow(data, channels, exif, max_pixels)
     _refuse_absurd_size(height, width, max_pixels)
     ink = colorspace in ("CMYK", "YCCK")
     target = "CMYK" if ink else {1: "GRAY", 3: "RGB", 4: "RGBA"}[channels]

@@ -18,6 +18,8 @@ from vit_jax.data.splits import base_names, hold_out, in_hash_order, select
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 
+_SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
+
 
 class Entry(NamedTuple):
     path: str  # relative to the data set's root
@@ -113,7 +115,8 @@ def _list_folder(root: Path, training: Sequence[str]) -> dict[str, list[Entry]]:
         tops = {"": root}
     splits = {name: _list_classes(root, top) for name, top in tops.items()}
     splits = {name: entries for name, entries in splits.items() if entries}
-    if not splits:
+    classes = {entry.labels[0].lower() for entries in splits.values() for entry in entries}
+    if classes <= _SPLIT_NAMES:  # images right below train: no classes at all
         raise ValueError(
             f"{root} has no images in class folders; it needs train/CLASS/*.jpg and "
             f"test/CLASS/*.jpg, or CLASS/*.jpg, with files that end in {', '.join(SUFFIXES)}"

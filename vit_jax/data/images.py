@@ -126,7 +126,7 @@ def normalize(image: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarra
 
 def _resize_with_pillow(image: np.ndarray, size: tuple[int, int], resample: int) -> np.ndarray:
     height, width = size
-    if image.shape[2] in (3, 4):
+    if image.shape[2] == 3:
         return np.asarray(Image.fromarray(image).resize((width, height), resample))
     planes = [
         np.asarray(Image.fromarray(image[:, :, c]).resize((width, height), resample))

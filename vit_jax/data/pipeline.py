@@ -22,6 +22,7 @@ from vit_jax.data.transforms import eval_transform, preprocessing, train_transfo
 
 Batch = dict[str, np.ndarray]
 
+_STREAM_LENGTH = 2**50  # examples: more than any run takes, and grain counts no further than 2**63
 _READ_AHEAD_BYTES = 2**30  # of images that readers may hold between them, about
 
 
@@ -43,7 +44,8 @@ def train_batches(
     size = _share(config.batch, process_count, "batch")
     bad = BadImages(source, config.max_bad_images)
     load = LoadForTraining(source, train_transform(config), _blank(config), config.seed, bad)
-    stream = grain.MapDataset.range(len(source)).seed(config.seed).shuffle().repeat()
+    epochs = max(1, _STREAM_LENGTH // len(source))
+    stream = grain.MapDataset.range(len(source)).seed(config.seed).shuffle().repeat(epochs)
     stream = stream.map_with_index(lambda position, index: (position // len(source), index))
 
     def batches_from(step: int) -> grain.DatasetIterator:
