@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -11,14 +12,17 @@ from vit_jax.config import OPTIONS, default_config
 from vit_jax.data import open_source, split_sizes
 
 
-def run(*arguments, cwd):
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run(*arguments):
     command = [sys.executable, "-m", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
 def test_a_data_set_is_shown(numbered, tmp_path):
     arguments = ("--config.pp.crop=(32,48)", f"--out={tmp_path}/sheet.png", "--rows=2", "--views=3")
-    done = run("vit_jax.data", numbered, *arguments, cwd=tmp_path)
+    done = run("vit_jax.data", numbered, *arguments)
     assert done.returncode == 0, done.stderr
     for expected in ("train 13", "test 7", "class0", "class1", "30 x 20", "sheet.png"):
         assert expected in done.stdout
@@ -27,16 +31,16 @@ def test_a_data_set_is_shown(numbered, tmp_path):
 
 
 def test_a_wrong_name_costs_one_line(tmp_path):
-    done = run("vit_jax.data", tmp_path / "nowhere", cwd=tmp_path)
+    done = run("vit_jax.data", tmp_path / "nowhere")
     assert done.returncode != 0 and done.stdout == ""
     assert done.stderr == f"error: there is no folder or CSV/TSV file at {tmp_path}/nowhere\n"
 
 
 def test_converting_on_the_command_line(golden, tmp_path):
     source = golden / "data" / "tfrecord" / "tiny_pictures" / "1.0.0"
-    done = run("vit_jax.data.convert_tfrecord", source, tmp_path, cwd=tmp_path)
+    done = run("vit_jax.data.convert_tfrecord", source, tmp_path)
     assert done.returncode == 0 and f"--config.tfds_data_dir={tmp_path}" in done.stdout
-    again = run("vit_jax.data.convert_tfrecord", source, tmp_path, cwd=tmp_path)
+    again = run("vit_jax.data.convert_tfrecord", source, tmp_path)
     assert again.returncode != 0 and again.stderr.startswith("error: ")
     assert again.stderr.count("\n") == 1
 

@@ -213,6 +213,8 @@ def test_real_sets_train_end_to_end(shared, config_for, name, channels):
     batch = next(train_batches(config))
     assert batch["image"].shape == (4, 8, 8, channels) and np.abs(batch["image"]).max() <= 1
     assert len(open_source(config)) == (49_000 if name == "cifar10" else 58_800)
+    config.batch_eval = 512
+    assert sum(batch["mask"].sum() for batch in eval_batches(config)) == 10_000
 
 
 def test_tensorflow_and_torch_are_never_imported(converted):

@@ -77,7 +77,8 @@ def decode_crop(
         height, width = image_size(image)
         _refuse_absurd_size(height, width, max_pixels)
         box = choose(height, width)
-        decoded = decode(_keep_rows(image, box[0] + box[2]), channels=channels)
+        kept = _keep_rows(image, box[0] + box[2])
+        decoded = decode(kept, channels=channels, max_pixels=max_pixels)
     else:
         decoded = decode(image, channels=channels, exif=exif, max_pixels=max_pixels)
         box = choose(*decoded.shape[:2])

@@ -18,8 +18,6 @@ _ANTIALIASED = {
 }
 INTERPOLATIONS = ("bilinear", *_ANTIALIASED)
 
-cv2.setNumThreads(1)  # readers are threads already; more below each only get in each other's way
-
 
 def inception_crop(
     rng: np.random.Generator,

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 
+import cv2
 import grain
 import jax
 import ml_collections
@@ -145,7 +146,7 @@ class LoadForTraining:
     bad: BadImages
 
     def __call__(self, places: tuple[np.ndarray, np.ndarray]) -> Batch:
-        images = _empty_like(self.blank, len(places[0]))
+        images = _room_for(len(places[0]), self.blank)
         labels = [
             self._load(int(epoch), int(index), image)
             for epoch, index, image in zip(*places, images, strict=True)
@@ -176,7 +177,7 @@ class LoadForEvaluation:
     bad: BadImages
 
     def __call__(self, indices: np.ndarray) -> Batch:
-        images = _empty_like(self.blank, len(indices))
+        images = _room_for(len(indices), self.blank)
         loaded = [self._load(int(i), image) for i, image in zip(indices, images, strict=True)]
         labels, mask = zip(*loaded, strict=True)
         return {"image": images, "label": np.stack(labels), "mask": np.array(mask)}
@@ -220,7 +221,8 @@ def _join(parts: Sequence[Batch]) -> Batch:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _empty_like(blank: np.ndarray, count: int) -> np.ndarray:
+def _room_for(count: int, blank: np.ndarray) -> np.ndarray:
+    cv2.setNumThreads(1)  # readers are threads already; more below each get in each other's way
     return np.empty((count, *blank.shape), blank.dtype)
 
 
