@@ -11,7 +11,6 @@ from rich.console import Console
 from vit_jax.config import OPTIONS, default_config
 from vit_jax.data import open_source, split_sizes
 
-
 ROOT = Path(__file__).parent.parent.parent
 
 
