@@ -113,7 +113,10 @@ def _list_folder(root: Path, training: Sequence[str]) -> dict[str, list[Entry]]:
         tops = {child.name: child for child in _visible_folders(root)}
     else:
         tops = {"": root}
-    splits = {name: _list_classes(root, top) for name, top in tops.items()}
+    splits = {
+        name: _list_classes(root, top, all_needed=name in ("", *training))
+        for name, top in tops.items()
+    }
     splits = {name: entries for name, entries in splits.items() if entries}
     classes = {entry.labels[0].lower() for entries in splits.values() for entry in entries}
     if classes <= _SPLIT_NAMES:  # images right below train: no classes at all
@@ -132,14 +135,14 @@ def _holds_splits(folder: Path) -> bool:
     return any(c.is_dir() for c in children) and not any(_is_image(c.name) for c in children)
 
 
-def _list_classes(root: Path, top: Path) -> list[Entry]:
+def _list_classes(root: Path, top: Path, all_needed: bool) -> list[Entry]:
     entries, empty = [], []
     for folder in _visible_folders(top):
         images = [str(p.relative_to(root)) for p in _images_below(folder, ())]
         entries += [Entry(path, (folder.name,)) for path in sorted(images)]
         if not images:
             empty.append(folder.name)
-    if entries and empty and top.name in ("", "train", root.name):
+    if entries and empty and all_needed:
         raise ValueError(f"{top} has class folders without images: {', '.join(empty)}")
     return entries
 

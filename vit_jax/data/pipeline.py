@@ -40,8 +40,9 @@ def train_batches(
     Each is this process's share of `config.batch`. `start_step` begins there at no cost, as
     `set_state` does; the state is the number of steps taken, whatever the readers and processes.
     """
+    config = config.copy_and_resolve_references()  # what readers see must not change under them
     process_index, process_count = _processes(process_index, process_count)
-    source = source or open_source(config)
+    source = open_source(config) if source is None else source
     size = _share(config.batch, process_count, "batch")
     bad = BadImages(source, config.max_bad_images)
     load = LoadForTraining(source, train_transform(config), _blank(config), config.seed, bad)
@@ -68,8 +69,9 @@ def eval_batches(
     Where `mask` is False a row is padding, or an image that could not be read. All processes take
     the same number of steps, `len()` of the result, whatever their shares.
     """
+    config = config.copy_and_resolve_references()
     process_index, process_count = _processes(process_index, process_count)
-    source = source or open_source(config, config.pp.test)
+    source = open_source(config, config.pp.test) if source is None else source
     size = _share(config.batch_eval, process_count, "batch_eval")
     steps = math.ceil(len(source) / config.batch_eval)
     bad = BadImages(source, config.max_bad_images)
