@@ -69,6 +69,19 @@ def test_lengths_scale_with_the_image():
     assert (apply("TranslateY", image, rng(), 10)[:, 0, 0] == 128).sum() == 25
 
 
+def test_shear_moves_the_far_edge_by_three_tenths_at_level_10():
+    image = np.zeros((100, 100, 1), np.uint8)
+    for name, edge in (("ShearX", lambda i: i[-1, :, 0]), ("ShearY", lambda i: i[:, -1, 0])):
+        uncovered = (edge(apply(name, image, rng(), 10)) == 128).sum()
+        assert uncovered == pytest.approx(30, abs=1), name
+
+
+def test_rotation_is_by_thirty_degrees_at_level_10(picture):
+    turned = [Image.fromarray(picture()).rotate(d, fillcolor=(128,) * 3) for d in (-30, 30)]
+    result = apply("Rotate", picture(), rng(), 10)
+    assert any((result == np.asarray(expected)).all() for expected in turned)
+
+
 def test_cutout_is_a_square_of_80_in_224_at_level_10():
     covered = [
         (apply("Cutout", np.zeros((224, 224, 1), np.uint8), rng(s), 10) == 128).sum()

@@ -32,9 +32,9 @@ def test_the_state_is_of_batches_handed_out(numbered, config_for):
     config = config_for(numbered)
     ahead = prefetch_to_device(train_batches(config), size=3)
     assert ahead.get_state() == {"next_step": 0}
-    for _ in range(2):
-        next(ahead)
-    time.sleep(0.2)  # more are waiting by now
+    next(ahead)
+    time.sleep(0.5)  # three more are waiting by now
+    next(ahead)
     assert ahead.get_state() == {"next_step": 2}
     expected = np.asarray(next(ahead)["image"])
     ahead.set_state({"next_step": 2})

@@ -52,6 +52,17 @@ def test_crops_are_distributed_as_tensorflows(golden, shape):
     assert _distance(ours[:, 2] * ours[:, 3], theirs[:, 2] * theirs[:, 3]) < limit
 
 
+@pytest.mark.parametrize("shape", [(100, 40), (32, 32)])
+def test_offsets_stop_one_short_of_the_far_edge_as_tensorflows(golden, shape):
+    rng = np.random.default_rng(0)
+    ours = np.array([inception_crop(rng, *shape) for _ in range(4000)])
+    theirs = np.load(golden / "data" / "crops.npz")[f"{shape[0]}x{shape[1]}"].astype(int)
+    for boxes in (ours, theirs):
+        for side in (0, 1):
+            smaller = boxes[boxes[:, 2 + side] < shape[side]]
+            assert (smaller[:, side] + smaller[:, 2 + side]).max() == shape[side] - 1
+
+
 def test_an_even_draw_of_the_area_would_be_noticed(golden):
     theirs = np.load(golden / "data" / "crops.npz")["375x500"].astype(int)
     even = np.random.default_rng(0).uniform(0.05, 1, len(theirs)) * 375 * 500

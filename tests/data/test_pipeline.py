@@ -138,6 +138,19 @@ def test_state_continues_exactly(numbered, config_for, steps):
     assert equal(take(train_batches(config, start_step=steps), 3), straight[steps:])
 
 
+def test_state_continues_with_another_number_of_processes(config):
+    config.batch = 12
+    whole = take(train_batches(config, Numbers(31)), 6)
+    for processes in (2, 3):
+        shares = []
+        for process in range(processes):
+            options = {"process_index": process, "process_count": processes}
+            resumed = train_batches(config, Numbers(31), **options)
+            resumed.set_state({"next_step": 5})
+            shares += indices(next(resumed))
+        assert sorted(shares) == sorted(indices(whole[5]))
+
+
 def test_orbax_saves_and_restores_the_place(numbered, config_for, tmp_path):
     config = config_for(numbered)
     batches = train_batches(config)
