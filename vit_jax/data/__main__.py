@@ -52,9 +52,12 @@ def show(
 ) -> None:
     """Splits, classes and image sizes, the latter two from a sample where the split is large."""
     splits = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
-    console.print(f"[bold]{source.name}[/bold]: {splits}")
+    console.print(f"[bold]{source.name}[/bold]: {splits}", soft_wrap=True)
     kind = "multi-label, " if source.multi_label else ""
-    console.print(f"{kind}{len(source.class_names)} classes; '{source.split}' has {len(source):,}")
+    console.print(
+        f"{kind}{len(source.class_names)} classes; '{source.split}' has {len(source):,} images",
+        soft_wrap=True,
+    )
 
     rows = _spread(len(source), _SAMPLED)
     labels, shapes, unreadable = Counter(), [], 0
@@ -76,7 +79,8 @@ def show(
         heights, widths = np.sort(np.array(shapes).T)
         console.print(
             f"sizes{scope}: {widths[0]} x {heights[0]} to {widths[-1]} x {heights[-1]}, "
-            f"median {int(np.median(widths))} x {int(np.median(heights))} (width x height)"
+            f"median {int(np.median(widths))} x {int(np.median(heights))} (width x height)",
+            soft_wrap=True,
         )
     if unreadable:
         console.print(f"[red]{unreadable} unreadable{scope}[/red]")
