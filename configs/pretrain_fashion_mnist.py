@@ -2,6 +2,8 @@
 
     python -m vit_jax.train --config configs/pretrain_fashion_mnist.py --workdir runs/fashion \\
         --config.tfds_data_dir=DIRECTORY_OF_PREPARED_TFDS_DATA_SETS
+
+Expected: at least 90 % of the 10,000 test images.
 """
 
 import ml_collections
