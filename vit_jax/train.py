@@ -198,13 +198,13 @@ class Run:
         directory.sync()
         log.info(
             "Finished: %.2f %% of %s examples, after %s. The weights are in %s. Next:\n"
-            "  python -m vit_jax.predict %s IMAGE …\n"
-            "  python -m vit_jax.evaluate %s",
+            "  python -m vit_jax.convert %s OUT --to hf|timm|orbax\n"
+            "  tensorboard --logdir %s",
             100 * final["accuracy"],
             f"{final['count']:,}",
             duration(time.monotonic() - self._started),
             exported,
-            directory.path,
+            exported,
             directory.path,
         )
 

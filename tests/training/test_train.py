@@ -99,7 +99,7 @@ def test_the_log_says_what_ran_and_what_to_do_next(finished):
     for said in (
         *("testing, ", " parameters", "GFLOP an image", "digits: 1,617 to train, 180 to test"),
         *("Compiling the train step", "Compiled in", "img/s", "left", "accuracy_top5"),
-        *("The best checkpoint is step", "Accuracy of classes", "python -m vit_jax.predict"),
+        *("The best checkpoint is step", "Accuracy of classes", "python -m vit_jax.convert"),
     ):
         assert said in log
 
