@@ -54,22 +54,20 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
         use_compilation_cache(config.compilation_cache)
         train = data.open_source(config)
         test = data.open_source(config, config.pp.test, train.class_names)
-        run = Run.start(config, train, test)
+        run = Run(config, train, test)
         with (
             checkpoint.RunCheckpoints(
                 directory.path, keep=config.keep_checkpoints, best_metric=config.best_metric
             ) as checkpoints,
             _report(directory.local, config, checkpoints) as report,
         ):
-            state, place = run.state, {"next_step": 0}
-            if checkpoints.latest_step is not None:
-                state, place = checkpoints.restore(state)
-                log.info("Resumed at step %s.", f"{int(state.step):,}")
+            state, place = run.first_state_or(checkpoints)
+            steps = range(int(state.step) + 1, config.total_steps + 1)
             batches = run.training_batches(place)
-            step_fn = run.compile_step(state, batches)
+            step_fn = run.compile_step(state) if steps else None
             watch, results = LossWatch(), {}
 
-            for step in range(int(state.step) + 1, config.total_steps + 1):
+            for step in steps:
                 with profiling(directory.local, step, config.profile_steps):
                     state, step_metrics = step_fn(state, next(batches))
                 watch.add(step, step_metrics)
@@ -99,29 +97,38 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
 class Run:
     """What stays the same during a run: the model, the data, the compiled functions."""
 
-    def __init__(self, config, model, state, optimizer, train, test):
-        self.config, self.model, self.state = config, model, state
-        self.optimizer, self.train, self.test = optimizer, train, test
-        self.preprocessing = data.preprocessing(config)
-        self._eval_step = jax.jit(evaluation.make_eval_step(model, config.loss))
-        self._started = time.monotonic()
-
-    @classmethod
-    def start(cls, config: ml_collections.ConfigDict, train: data.Source, test: data.Source):
-        """Builds the model, loads its weights and says what this run is."""
+    def __init__(self, config: ml_collections.ConfigDict, train: data.Source, test: data.Source):
+        """Builds the model and says what this run is."""
         if train.multi_label and config.loss != "sigmoid":
             raise ValueError(
                 f"{train.name} gives an image several labels; use --config.loss=sigmoid, "
                 f"not {config.loss!r}."
             )
-        height, width = data.preprocessing(config)["crop"]
-        images = jnp.zeros((1, height, width, config.pp.channels))
-        model = build_model(config, len(train.class_names))
-        log.info("%s", describe(config, model, images, train, test))
-        params = initial_params(config, model, images)
-        optimizer = make_optimizer(config, params)
-        state = TrainState.create(params, optimizer, with_ema=config.ema_decay > 0)
-        return cls(config, model, state, optimizer, train, test)
+        self.config, self.train, self.test = config, train, test
+        self.preprocessing = data.preprocessing(config)
+        self.model = build_model(config, len(train.class_names))
+        self._images = jnp.zeros((1, *self.preprocessing["crop"], config.pp.channels))
+        log.info("%s", describe(config, self.model, self._images, train, test))
+        shapes = jax.eval_shape(self.model.init, jax.random.key(0), self._images)["params"]
+        shapes = _stacked_if_scanned(config, shapes)
+        self.optimizer = make_optimizer(config, shapes)
+        self._abstract_state = jax.eval_shape(self._state, shapes)
+        self._eval_step = jax.jit(evaluation.make_eval_step(self.model, config.loss))
+        self._started = time.monotonic()
+
+    def first_state_or(
+        self, checkpoints: checkpoint.RunCheckpoints
+    ) -> tuple[TrainState, dict[str, Any]]:
+        """The state and the data's place to begin with: a checkpoint's, if the run has one."""
+        if checkpoints.latest_step is None:
+            params = initial_params(self.config, self.model, self._images)
+            return self._state(params), {"next_step": 0}
+        state, place = checkpoints.restore(self._abstract_state)
+        log.info("Resumed at step %s.", f"{int(state.step):,}")
+        return state, place
+
+    def _state(self, params: Any) -> TrainState:
+        return TrainState.create(params, self.optimizer, with_ema=self.config.ema_decay > 0)
 
     def training_batches(self, place: dict[str, Any]) -> Iterator[dict[str, jax.Array]]:
         batches = data.train_batches(self.config, self.train, start_step=place["next_step"])
@@ -129,7 +136,7 @@ class Run:
             batches, self.config.prefetch, preprocessing=self.preprocessing
         )
 
-    def compile_step(self, state: TrainState, batches: Any):
+    def compile_step(self, state: TrainState):
         """The step as a compiled program; says how long that took."""
         step_fn = make_train_step(self.config, self.model, self.optimizer)
         batch = self._batch_shapes()
@@ -229,7 +236,17 @@ def initial_params(config: ml_collections.ConfigDict, model: nn.Module, images: 
             grid=grid,
         )
         log.info("Loaded %s.", path)
-    return models.stack_blocks(params) if config.model.get("scan") else params
+    return _stacked_if_scanned(config, params)
+
+
+def _stacked_if_scanned(config: ml_collections.ConfigDict, params: Any) -> Any:
+    """A scanned model's state holds the blocks stacked; `eval_shape` does it for shapes alone."""
+    if not config.model.get("scan"):
+        return params
+    is_abstract = isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct)
+    return (
+        jax.eval_shape(models.stack_blocks, params) if is_abstract else models.stack_blocks(params)
+    )
 
 
 def pretrained_path(config: ml_collections.ConfigDict) -> str:

@@ -12,6 +12,8 @@ def get_config():
     config.dataset = "digits"
     config.pp.crop = 8
     config.pp.channels = 1
+    config.augment.crop_area = (0.9, 1.0)
+    config.augment.flip = False
     config.batch = 32
     config.batch_eval = 64
     config.total_steps = 30

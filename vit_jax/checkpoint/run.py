@@ -71,8 +71,14 @@ class RunCheckpoints:
         )
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]]:
-        """The newest state, in the shapes, dtypes and shardings of `like`, and the data's place."""
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        """The newest state, in the shapes, dtypes and shardings of `like`, and the data's place.
+
+        Leaves of `like` without a sharding land on the first device.
+        """
+        first = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        abstract = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first), like
+        )
         restored = self._manager.restore(
             self.latest_step,
             args=ocp.args.Composite(
