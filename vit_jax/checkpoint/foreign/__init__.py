@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax.checkpoint.card import Card, check_card, parameter_shapes
-from vit_jax.checkpoint.foreign import huggingface, lucidrains, rules, timm, tokens
+from vit_jax.checkpoint.foreign import huggingface, lucidrains, rules, timm, timm_mixer, tokens
 from vit_jax.checkpoint.foreign.description import Reading, Writing
 from vit_jax.checkpoint.foreign.rules import Dims, Source
 from vit_jax.checkpoint.lazy import Lazy, Mapped, Plan, summarized
@@ -22,6 +22,7 @@ from vit_jax.checkpoint.tensors import Tensors, find_files
 from vit_jax.checkpoint.tensors import write as write_tensors
 
 LAYOUTS = {layout.NAME: layout for layout in (timm, huggingface, lucidrains)}
+_READ_ONLY = (timm_mixer,)
 CARD_KEY = "vit_jax_card"
 
 
@@ -32,7 +33,7 @@ def open_plan(path: epath.Path, *, num_heads: int | None = None) -> tuple[Plan, 
     (a config.json, or {"kwargs": …} with the constructor's arguments).
     """
     tensors = Tensors(find_files(path) if path.is_dir() else [Path(path)])
-    for layout in LAYOUTS.values():
+    for layout in (*LAYOUTS.values(), *_READ_ONLY):
         if layout.recognises(tensors.shapes):
             break
     else:
@@ -78,9 +79,7 @@ def _read_json(path: epath.Path) -> dict[str, Any]:
 
 
 def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
-    model = reading.card["model"]
-    dims = Dims(model["transformer"]["num_heads"], tuple(model["patches"]["size"]))
-    mapped, missing = rules.read(source, reading.rules, dims)
+    mapped, missing = rules.read(source, reading.rules, _dims(reading.card))
     mapped += tokens.read(source, reading.tokens, reading.position)
     mapped += _zero_leaves(reading)
     used = {name for item in mapped for name in item.sources}
@@ -116,6 +115,11 @@ def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
     return Plan(mapped, dropped, reading.notes)
 
 
+def _dims(card: Card) -> Dims:
+    num_heads = card["model"].get("transformer", {}).get("num_heads", 1)
+    return Dims(num_heads, tuple(card["model"]["patches"]["size"]))
+
+
 def _zero_leaves(reading: Reading) -> list[Mapped]:
     if not reading.zeros:
         return []
@@ -133,12 +137,10 @@ def write_plan(leaves: Mapping[str, Lazy], card: Card, to: str) -> tuple[Plan, W
     if "transformer" not in card["model"]:
         raise ValueError(f"Only Vision Transformers can be written --to {to}; write --to npz.")
     writing = LAYOUTS[to].prepare(card, leaves)
-    model = card["model"]
-    dims = Dims(model["transformer"]["num_heads"], tuple(model["patches"]["size"]))
     for name in writing.unused:
         if np.any(leaves[name].read()):
             raise ValueError(f"The {to} layout has no place for {name}, which is not zero.")
-    mapped = rules.write(leaves, writing.rules, dims) + writing.mapped
+    mapped = rules.write(leaves, writing.rules, _dims(card)) + writing.mapped
     used = {name for item in mapped for name in item.sources} | set(writing.unused)
     assert used >= set(leaves), sorted(set(leaves) - used)
     dropped = [(name, "zeros, and the layout has none") for name in writing.unused]

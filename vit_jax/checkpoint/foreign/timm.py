@@ -100,7 +100,7 @@ def describe(
         channels=channels,
         source=f"timm {architecture}".strip() + f", {where}",
     )
-    card["preprocessing"] = _read_preprocessing(pretrained, card["image_size"])
+    card["preprocessing"] = read_preprocessing(pretrained, card["image_size"])
     notes = [note] if note else []
     if not pretrained:
         notes.append("note: no config.json; timm's own preprocessing of AugReg models is assumed")
@@ -232,7 +232,7 @@ def _resnet_rules(num_layers, stem: str) -> list[Rule]:
     return found
 
 
-def _read_preprocessing(pretrained: Mapping[str, Any], size: list[int] | None):
+def read_preprocessing(pretrained: Mapping[str, Any], size: list[int] | None):
     """timm resizes the shorter side to crop / crop_pct (PIL, so with antialias), then crops."""
     if size is None:
         return None
