@@ -108,6 +108,8 @@ def _fetch(args: argparse.Namespace) -> None:
             timeout=args.timeout,
             progress=progress,
         )
+    if note := catalog.find(args.name).note:
+        print(f"note: {note}", file=sys.stderr)
     print(path)
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "load_with_card",
     "make_card",
     "model_from_card",
+    "opened",
     "recover_tree",
     "rescale_grid",
     "resize_patch_kernel",
