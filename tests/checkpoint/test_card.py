@@ -67,17 +67,19 @@ def test_a_card_whose_model_cannot_be_built_is_refused(fields):
         make(**fields)
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Shapes do not tell a model that does not pool.
+@pytest.mark.parametrize("name", [name for name in NAMES if "unpooled" not in name])
 def test_a_file_without_a_card_gets_one_from_its_shapes(name):
     recorded = golden(name)
     _, height, width, _ = recorded.images.shape
     with checkpoint.opened(recorded.path, image_size=(height, width)) as opened:
         card = opened.card
-    if "unpooled" in name:
-        pytest.skip("shapes do not tell a model that does not pool")
-    params = recorded.params()
-    outputs = checkpoint.model_from_card(card).apply({"params": params}, recorded.images)
-    np.testing.assert_allclose(outputs, recorded.outputs, atol=1e-5, rtol=0)
+    known = checkpoint.make_card(
+        model=recorded.config, num_classes=recorded.num_classes, grid=card["grid"]
+    )
+    for field in ("model", "num_classes", "channels"):
+        assert card[field] == known[field]
+    assert card["image_size"] == [height, width]
 
 
 @pytest.mark.parametrize("name", ["ViT-Ti_16", "R26+ViT-S_32", "Mixer-B_16", "ViT-So400m_14"])
@@ -94,7 +96,9 @@ def test_parameter_shapes_are_those_of_the_whole_model(name):
 
     wanted = flax.traverse_util.flatten_dict(init, sep="/")
     found = cards.parameter_shapes(card)
-    assert {n: leaf.shape for n, leaf in found.items()} == {n: l.shape for n, l in wanted.items()}
+    assert {n: leaf.shape for n, leaf in found.items()} == {
+        n: leaf.shape for n, leaf in wanted.items()
+    }
 
 
 @pytest.mark.parametrize("to", ["npz", "orbax", "timm", "hf"])
@@ -116,8 +120,7 @@ def test_a_card_comes_back_from_every_format_as_it_went(to, tmp_path):
     checkpoint.save(recorded.params(), path, card=card, to=to)
     params, found = checkpoint.load_with_card(path)
     assert found == card
-    outputs = checkpoint.model_from_card(found).apply({"params": params}, recorded.images)
-    np.testing.assert_allclose(outputs, recorded.outputs, atol=1e-5, rtol=0)
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, recorded.params()))
 
 
 def test_the_references_way_of_reading_an_npz_does_not_see_the_card(tmp_path):

@@ -50,7 +50,7 @@ def test_every_home_is_a_repository_or_a_bucket_path():
         for home in entry.homes:
             pattern = r"hub:[\w-]+/[\w.-]+|gs://(vit|mixer)_models/[\w+./-]+\.npz"
             assert re.fullmatch(pattern, home), home
-            kind, files = catalog.remote_files(home)
+            _, files = catalog.remote_files(home)
             assert all(file.url.startswith("https://") for file in files)
         assert entry.licence == "Apache-2.0"
         assert entry.accuracy is None or 50 < entry.accuracy < 100

@@ -37,7 +37,7 @@ def test_an_index_names_its_folder():
 def test_a_missing_shard_is_named(tmp_path):
     shutil.copytree(GOLDEN / "foreign" / "hf_vit_model_with_pooler", tmp_path / "hf")
     (tmp_path / "hf" / "model-00002-of-00005.safetensors").unlink()
-    with pytest.raises(ValueError, match="model-00002-of-00005.safetensors"):
+    with pytest.raises(ValueError, match="model-00002-of-00005"):
         checkpoint.load(tmp_path / "hf")
 
 
@@ -82,8 +82,9 @@ def test_nan_weights_are_refused_and_nothing_is_written(tmp_path):
 def test_a_recipe_can_start_from_foreign_weights():
     params, card = checkpoint.load_with_card(HF)
     model = checkpoint.model_from_card({**card, "num_classes": 7, "class_names": None})
-    images = np.ones((1, *card["image_size"], 3))
-    init = model.init(jax.random.key(0), images)["params"]
+    images = jax.ShapeDtypeStruct((1, *card["image_size"], 3), np.float32)
+    init = jax.eval_shape(lambda x: model.init(jax.random.key(0), x)["params"], images)
+    init = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), init)
     fitted = checkpoint.load_pretrained(
         pretrained_path=HF, init_params=init, model_config=card["model"]
     )
@@ -147,8 +148,8 @@ def test_a_grid_that_is_not_square_is_told_on_the_command_line(tmp_path):
     arguments = [str(recorded.path), str(tmp_path / "out"), "--to", "timm", "--quiet"]
     assert convert.main([*arguments, f"--image_size={height},{width}"]) == 0
     params, card = checkpoint.load_with_card(tmp_path / "out")
-    outputs = checkpoint.model_from_card(card).apply({"params": params}, recorded.images)
-    np.testing.assert_allclose(outputs, recorded.outputs, atol=1e-5, rtol=0)
+    assert card["grid"] == [height // 4, width // 4]
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, recorded.params()))
 
 
 def test_the_command_runs_as_a_module(tmp_path):
@@ -167,11 +168,11 @@ def test_the_real_model_there_and_back_gives_identical_logits(shared, to, tmp_pa
     params, card = checkpoint.load_with_card(source)
     model = checkpoint.model_from_card(card)
     images = jax.random.normal(jax.random.key(0), (2, 224, 224, 3))
-    logits = model.apply({"params": params}, images)
+    run = jax.jit(lambda model, params: model.apply({"params": params}, images), static_argnums=0)
+    logits = run(model, params)
     for path in (tmp_path / "there", tmp_path / "back.npz"):
         params, card = checkpoint.load_with_card(path)
-        found = checkpoint.model_from_card(card).apply({"params": params}, images)
-        np.testing.assert_array_equal(found, logits)
+        np.testing.assert_array_equal(run(checkpoint.model_from_card(card), params), logits)
 
 
 def test_torch_is_never_imported():

@@ -1,5 +1,7 @@
 """The model fields that foreign weights need do what they say, and nothing at their defaults."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,21 +9,25 @@ import pytest
 
 from vit_jax import models
 
-IMAGES = jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
+IMAGES = np.random.default_rng(0).standard_normal((2, 16, 16, 3), np.float32)
 CONFIG = {
     "patches": {"size": (8, 8)},
     "hidden_size": 16,
-    "transformer": {"num_layers": 2, "mlp_dim": 32, "num_heads": 2, "dropout_rate": 0.0},
+    "transformer": {"num_layers": 1, "mlp_dim": 32, "num_heads": 2, "dropout_rate": 0.0},
 }
 
 
 def make(num_classes=3, **fields):
     model = models.VisionTransformer(num_classes=num_classes, **CONFIG, **fields)
-    params = model.init(jax.random.key(1), IMAGES)["params"]
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    values = [0.3 * jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
-    return model, jax.tree.unflatten(structure, values)
+    shapes = jax.eval_shape(lambda x: model.init(jax.random.key(1), x)["params"], IMAGES)
+    rng = np.random.default_rng(1)
+    values = jax.tree.map(lambda leaf: 0.3 * rng.standard_normal(leaf.shape, np.float32), shapes)
+    return model, values
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(model, params):
+    return model.apply({"params": params}, IMAGES)
 
 
 def test_a_layer_scale_of_one_changes_nothing_and_of_zero_skips_the_blocks():
@@ -34,43 +40,43 @@ def test_a_layer_scale_of_one_changes_nothing_and_of_zero_skips_the_blocks():
             if name.startswith("encoderblock"):
                 scales = {k: v for k, v in block.items() if k.startswith("LayerScale")}
                 tree["Transformer"][name] |= jax.tree.map(lambda x: jnp.full_like(x, value), scales)
-        return scaled.apply({"params": tree}, IMAGES)
+        return run(scaled, tree)
 
-    np.testing.assert_allclose(outputs(1.0), plain.apply({"params": params}, IMAGES), atol=1e-6)
+    np.testing.assert_allclose(outputs(1.0), run(plain, params), atol=1e-6)
     depthless = models.VisionTransformer(
         num_classes=3, **CONFIG | {"transformer": CONFIG["transformer"] | {"num_layers": 0}}
     )
-    np.testing.assert_allclose(outputs(0.0), depthless.apply({"params": params}, IMAGES), atol=1e-6)
+    np.testing.assert_allclose(outputs(0.0), run(depthless, params), atol=1e-6)
 
 
 def test_scanned_layer_scale_equals_unrolled():
     model, params = make(layer_scale=1e-5)
     scanned = models.VisionTransformer(num_classes=3, **CONFIG, layer_scale=1e-5, scan=True)
     np.testing.assert_allclose(
-        scanned.apply({"params": params}, IMAGES),
-        model.apply({"params": params}, IMAGES),
+        run(scanned, params),
+        run(model, params),
         atol=1e-5,
     )
 
 
 def test_a_norm_after_pooling_takes_the_place_of_the_one_before():
-    model, params = make(classifier="gap", fc_norm=True)
+    _, params = make(classifier="gap", fc_norm=True)
     assert "fc_norm" in params
     assert "encoder_norm" not in params["Transformer"]
     features, pooled = make(num_classes=None, classifier="gap", fc_norm=True)
     pooled["fc_norm"] = {"scale": jnp.ones(16), "bias": jnp.zeros(16)}
-    outputs = features.apply({"params": pooled}, IMAGES)
+    outputs = run(features, pooled)
     np.testing.assert_allclose(outputs.mean(axis=-1), 0, atol=1e-5)
     np.testing.assert_allclose(outputs.std(axis=-1), 1, atol=1e-2)
 
 
 def test_a_distilled_model_averages_its_two_heads():
     model, params = make(distilled=True)
-    both = model.apply({"params": params}, IMAGES)
+    both = run(model, params)
     zero = jax.tree.map(jnp.zeros_like, params["head_dist"])
-    first = model.apply({"params": {**params, "head_dist": zero}}, IMAGES)
+    first = run(model, {**params, "head_dist": zero})
     zero = jax.tree.map(jnp.zeros_like, params["head"])
-    second = model.apply({"params": {**params, "head": zero}}, IMAGES)
+    second = run(model, {**params, "head": zero})
     np.testing.assert_allclose(both, first + second, atol=1e-5)
     assert params["Transformer"]["posembed_input"]["pos_embedding"].shape == (1, 6, 16)
 

@@ -110,7 +110,7 @@ def check_card(card: Any, *, where: str = "The card") -> None:
 
 def model_from_card(card: Mapping[str, Any], **overrides: Any) -> nn.Module:
     """The network that a card describes; `overrides` are fields of the model, dtype= for one."""
-    fields = {**card["model"], **overrides}
+    fields = {**_tuples(card["model"]), **overrides}
     module = MlpMixer if "num_blocks" in fields else VisionTransformer
     return module(num_classes=card["num_classes"], **fields)
 
@@ -319,6 +319,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that models are made with, so that equal models compare equal."""
+    if isinstance(value, Mapping):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _version(package: str) -> str:
