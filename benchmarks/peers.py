@@ -139,6 +139,7 @@ def main() -> None:
         subprocess.run(command + (["--stub", args.stub] if args.stub else []), check=True)
         with np.load(work / "outputs.npz") as outputs:
             theirs = dict(outputs)
+        versions = json.loads((work / "versions.json").read_text())
     results = {}
     for name, output in theirs.items():
         library, _, kind = name.partition("-")
@@ -152,6 +153,7 @@ def main() -> None:
             "machine": platform.machine(),
             "python": platform.python_version(),
             "jax": jax.__version__,
+            **versions,
         }
         args.out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
     worst = max(result["largest difference"] for result in results.values())

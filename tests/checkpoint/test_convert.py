@@ -73,9 +73,9 @@ def test_nan_weights_are_refused_and_nothing_is_written(tmp_path):
     params = checkpoint.load(VIT)
     _, card = checkpoint.load_with_card(VIT)
     params["head"]["bias"] = np.full_like(params["head"]["bias"], np.nan)
-    for to in ("timm", "hf"):
+    for to, name in (("timm", "out.safetensors"), ("hf", "out")):
         with pytest.raises(ValueError, match="NaN or infinite"):
-            checkpoint.save(params, tmp_path / "out.safetensors", card=card, to=to)
+            checkpoint.save(params, tmp_path / name, card=card, to=to)
     assert not list(tmp_path.iterdir())
 
 
@@ -134,6 +134,13 @@ def test_bad_input_gets_one_line_and_a_code(arguments, message, tmp_path, monkey
     assert message in error
     assert len(error.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_something_in_it_is_not_written_into(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="exists already"):
+        checkpoint.convert(HF, tmp_path, to="timm")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_checkpoint_is_not_written_over_itself(tmp_path):

@@ -242,6 +242,26 @@ def test_a_siglip_text_tower_is_dropped_and_told(tmp_path):
     np.testing.assert_allclose(outputs_of(tmp_path / "out.npz", images), outputs, atol=TOLERANCE)
 
 
+def test_a_siglip_classifier_averages_and_its_pooling_head_is_dropped(tmp_path):
+    arrays = {f"vision_model.{n}": a for n, a in arrays_of(path_of("hf_siglip")).items()}
+    arrays |= {"classifier.weight": np.ones((3, 32), np.float32), "classifier.bias": np.zeros(3)}
+    (tmp_path / "hf").mkdir()
+    save_file(arrays, tmp_path / "hf" / "model.safetensors")
+    shutil.copy(path_of("hf_siglip") / "config.json", tmp_path / "hf")
+    with checkpoint.opened(tmp_path / "hf") as opened:
+        assert opened.card["model"]["classifier"] == "gap"
+        assert "vision_model.head.probe" in dict(opened.plan.dropped)
+
+
+@pytest.mark.parametrize("args", [{"global_pool": "max"}, {"pool_include_prefix": True}])
+def test_a_pooling_that_is_not_ours_is_refused(args, tmp_path):
+    shutil.copy(path_of("timm_vit"), tmp_path / "model.safetensors")
+    config = {"model_args": {"num_heads": 4, **args}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="pools by"):
+        checkpoint.load(tmp_path)
+
+
 def test_a_google_mixer_in_timms_layout_gives_the_references_outputs(tmp_path):
     from tests.reference import golden
 

@@ -153,9 +153,10 @@ def infer_card(
 ) -> Card | None:
     """A card for parameters that came without one (flat names of ours, `.shape`s).
 
-    Shapes tell all but the pooling of a model without a class token (taken to be `gap`), and the
-    GELU, epsilon and preprocessing, for which those of Google's published models are taken. A
-    grid that is not square needs the `image_size`. None where the tree is of another model.
+    Shapes tell all but the pooling of a model without a class token (taken to be `gap`), positions
+    that are not learned (taken to be none), and the GELU, epsilon and preprocessing, for which
+    those of Google's published models are taken. A grid that is not square needs the `image_size`.
+    None where the tree is of another model.
     """
     if "stem/kernel" in shapes:
         return _infer_mixer(shapes, source, image_size)

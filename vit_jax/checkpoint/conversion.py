@@ -93,13 +93,13 @@ def opened(
         tree = flax.traverse_util.flatten_dict(store.read(path), sep="/")
         leaves = {name: from_array(array) for name, array in tree.items()}
         plan = Plan([Mapped((name,), name, "same", leaf) for name, leaf in leaves.items()])
-        card = store.read_card(path) or infer_card(leaves, source=str(path), image_size=image_size)
+        card = store.read_card(path) or infer_card(leaves, source=path.name, image_size=image_size)
         yield Opened(kind, plan, card)
     else:
         with open_archive(path) as archive:
             plan = _official_plan(archive)
             card = official.card_of(archive) or infer_card(
-                plan.leaves(), source=str(path), image_size=image_size
+                plan.leaves(), source=path.name, image_size=image_size
             )
             yield Opened(kind, plan, card)
 

@@ -5,7 +5,9 @@ Each layout is a module with `recognises`, `source_names`, `describe` (reading) 
 """
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -157,18 +159,17 @@ def write(path: epath.Path, leaves: Mapping[str, Lazy], card: Card, to: str) -> 
     if path.name.endswith(".safetensors"):
         write_tensors(path, plan.leaves(), metadata)
         return plan
-    if path.exists() and not path.is_dir():
-        raise ValueError(
-            f"{path} is a file; give a new folder, or a name that ends in .safetensors."
-        )
-    path.mkdir(parents=True, exist_ok=True)
-    write_tensors(path / "model.safetensors", plan.leaves(), metadata)
-    for name, content in writing.files.items():
-        _write_text(path / name, json.dumps(content, indent=2) + "\n")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} exists already; give a new folder, or a name in .safetensors.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
+    partial.mkdir()
+    try:
+        write_tensors(partial / "model.safetensors", plan.leaves(), metadata)
+        for name, content in writing.files.items():
+            (partial / name).write_text(json.dumps(content, indent=2) + "\n")
+        partial.replace(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     return plan
-
-
-def _write_text(path: epath.Path, text: str) -> None:
-    partial = path.parent / f".{path.name}.partial"
-    partial.write_text(text)
-    partial.replace(path)

@@ -7,6 +7,7 @@ both load. `FAMILIES` holds what differs between the four.
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax.checkpoint.card import make_card, square
@@ -83,7 +84,8 @@ def describe(
         raise ValueError(f"{where} cannot become one of our models: {problem}.")
 
     has_cls = "embeddings.cls_token" in source
-    by_map = "head.probe" in source
+    # SigLIP's image classifier averages the patches; its pooling head, if saved, is not read.
+    by_map = "head.probe" in source and not head
     model = {
         "patches": {"size": patch},
         "hidden_size": width,
@@ -116,13 +118,14 @@ def describe(
     num_classes = source.shape(f"{head}.weight")[0] if head else 0
     num_leading = sum(source.shape(t.name)[1] for t in found if t.has_rows)
     grid = _grid(source.shape(family.position)[-2] - num_leading, about.get("image_size"), patch)
+    architecture = " ".join(config.get("architectures") or [family.name])
     card = make_card(
         model=model,
         num_classes=num_classes,
         grid=grid,
         class_names=hf_config.read_labels(config.get("id2label"), num_classes),
         channels=channels,
-        source=f"Hugging Face {' '.join(config.get('architectures') or [family.name])}, {where}",
+        source=f"Hugging Face {architecture}, {Path(where).name}",
     )
     preprocessor = config.get("preprocessor")
     card["preprocessing"] = hf_config.read_preprocessing(preprocessor, card["image_size"])
@@ -134,7 +137,7 @@ def describe(
     body = _rules(family, model, head, head_dist)
     ignored = dict(_IGNORED)
     if head:
-        ignored[r"pooler\.dense\..*"] = "the head does not read the pooler"
+        ignored[r"pooler\.dense\..*|head\..*"] = "the classifier does not read it"
     return Reading(card, body, found, family.position, ignored, notes=notes)
 
 

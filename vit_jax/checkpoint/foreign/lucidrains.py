@@ -6,6 +6,7 @@ are 64 wide unless said otherwise.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from vit_jax.checkpoint.card import make_card, square
@@ -111,7 +112,7 @@ def describe(
         num_classes=num_classes,
         grid=grid,
         channels=patch_dim // (patch[0] * patch[1]),
-        source=f"vit-pytorch {'SimpleViT' if simple else 'ViT'}, {where}",
+        source=f"vit-pytorch {'SimpleViT' if simple else 'ViT'}, {Path(where).name}",
     )
     notes = [note] if note else []
     notes.append("note: a vit-pytorch file says nothing about preprocessing; the card has none")

@@ -7,6 +7,7 @@ Written with a config.json that `timm.create_model("local-dir:FOLDER")` builds t
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from vit_jax.checkpoint.card import make_card, patch_stride, square
@@ -60,6 +61,12 @@ def describe(
     num_heads, note = resolve_heads(num_heads, known, width, where=where)
     tanh = "tanh" in str(args.get("act_layer", "")) or bool(_TANH.match(architecture))
     pool = args.get("global_pool") or config.get("global_pool") or _pool(source)
+    if pool not in ("token", "avg", "map") or args.get("pool_include_prefix"):
+        raise ValueError(
+            f"{where} cannot become one of our models: it pools by {pool!r}"
+            + (" over its prefix tokens too" if args.get("pool_include_prefix") else "")
+            + ", and ours pool by token, by avg (of the patches) or by map."
+        )
 
     model = {
         "patches": {"size": patch},
@@ -98,7 +105,7 @@ def describe(
         grid=grid,
         class_names=labels if labels and len(labels) == num_classes else None,
         channels=channels,
-        source=f"timm {architecture}".strip() + f", {where}",
+        source=f"timm {architecture}".strip() + f", {Path(where).name}",
     )
     card["preprocessing"] = read_preprocessing(pretrained, card["image_size"])
     notes = [note] if note else []

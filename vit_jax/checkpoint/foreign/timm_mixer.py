@@ -4,6 +4,7 @@ timm runs them with the erf GELU; ours is the tanh GELU they were trained with.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from vit_jax.checkpoint.card import make_card, square
@@ -41,7 +42,7 @@ def describe(
         num_classes=num_classes,
         grid=square(num_tokens),
         channels=channels,
-        source=f"timm {config.get('architecture', 'MlpMixer')}, {where}",
+        source=f"timm {config.get('architecture', 'MlpMixer')}, {Path(where).name}",
     )
     pretrained = {"crop_pct": 0.875, **config.get("pretrained_cfg", {})}
     card["preprocessing"] = read_preprocessing(pretrained, card["image_size"])
