@@ -5,9 +5,13 @@ it.
 import os
 from pathlib import Path
 
+import jax
 import pytest
 
 ROOT = Path(__file__).parent.parent
+
+# Before any computation: four devices on one CPU, for tests of what is spread over devices.
+jax.config.update("jax_num_cpu_devices", 4)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from vit_jax import checkpoint, models
@@ -37,3 +38,15 @@ def golden(name: str) -> Golden:
             io["images"],
             io["outputs"],
         )
+
+
+def random_params(model, images, scale: float = 0.2):
+    """Weights for a model, none of them zero, so that every weight matters; nothing is compiled."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        mean = 1.0 if path[-1].key == "scale" else 0.0
+        return rng.normal(mean, scale, leaf.shape).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)

@@ -15,10 +15,15 @@ from vit_jax import models
 TOLERANCE = 1e-5
 
 
+def run(model, recorded):
+    apply = jax.jit(lambda params, images: model.apply({"params": params}, images, train=False))
+    return apply(recorded.params(), recorded.images)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_outputs_equal_the_reference(name):
     recorded = golden(name)
-    outputs = recorded.model().apply({"params": recorded.params()}, recorded.images, train=False)
+    outputs = run(recorded.model(), recorded)
     np.testing.assert_allclose(outputs, recorded.outputs, atol=TOLERANCE, rtol=0)
 
 
@@ -26,7 +31,7 @@ def test_outputs_equal_the_reference(name):
 def test_scanned_and_rematerialised_outputs_equal_the_reference(name):
     recorded = golden(name)
     model = recorded.model(scan=True, remat="full")
-    outputs = model.apply({"params": recorded.params()}, recorded.images, train=False)
+    outputs = run(model, recorded)
     np.testing.assert_allclose(outputs, recorded.outputs, atol=TOLERANCE, rtol=0)
 
 
@@ -68,7 +73,7 @@ def test_stochastic_parts_stay_off_outside_training(name):
     recorded = golden(name)
     rates = {"dropout_rate": 0.5, "attention_dropout_rate": 0.5, "stochastic_depth_rate": 0.5}
     model = recorded.model(transformer={**recorded.config["transformer"], **rates})
-    outputs = model.apply({"params": recorded.params()}, recorded.images, train=False)
+    outputs = run(model, recorded)
     np.testing.assert_allclose(outputs, recorded.outputs, atol=TOLERANCE, rtol=0)
 
 

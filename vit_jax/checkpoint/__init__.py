@@ -11,19 +11,34 @@ from typing import Any
 from etils import epath
 
 from vit_jax.checkpoint import formats, official, store
-from vit_jax.checkpoint.card import Card, check_card, infer_card, make_card, model_from_card
+from vit_jax.checkpoint.card import (
+    Card,
+    check_card,
+    infer_card,
+    make_card,
+    model_from_card,
+    patch_stride,
+)
 from vit_jax.checkpoint.conversion import convert, opened, save_as
 from vit_jax.checkpoint.inspection import guess_model, inspect_params, recover_tree
 from vit_jax.checkpoint.lazy import read_all
-from vit_jax.checkpoint.official import OfficialHandler, OfficialRestore, OfficialSave
+from vit_jax.checkpoint.official import (
+    OfficialCheckpointer,
+    OfficialHandler,
+    OfficialRestore,
+    OfficialSave,
+)
 from vit_jax.checkpoint.rescale import interpolate_posembed, rescale_grid, resize_patch_kernel
+from vit_jax.checkpoint.run import RunCheckpoints
 from vit_jax.checkpoint.transfer import fit_params, load_pretrained
 
 __all__ = [
     "Card",
+    "OfficialCheckpointer",
     "OfficialHandler",
     "OfficialRestore",
     "OfficialSave",
+    "RunCheckpoints",
     "check_card",
     "convert",
     "fit_params",
@@ -37,6 +52,7 @@ __all__ = [
     "make_card",
     "model_from_card",
     "opened",
+    "patch_stride",
     "recover_tree",
     "rescale_grid",
     "resize_patch_kernel",

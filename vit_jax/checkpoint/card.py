@@ -298,7 +298,8 @@ def _preprocessing_problems(preprocessing: Any) -> list[str]:
     if not _is_size(preprocessing.get("crop")):
         problems.append(f"crop is {preprocessing.get('crop')!r}, not [height, width]")
     resize = preprocessing.get("resize")
-    if not _is_size(resize) and not (isinstance(resize, int) and resize > 0):
+    is_side = isinstance(resize, int) and resize > 0
+    if resize is not None and not _is_size(resize) and not is_side:
         problems.append(f"resize is {resize!r}, neither a side nor [height, width]")
     for key in ("mean", "std"):
         values = preprocessing.get(key)

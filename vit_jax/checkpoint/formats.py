@@ -21,10 +21,10 @@ def recognise(path: epath.PathLike) -> tuple[str, epath.Path]:
 
 
 def _recognise_folder(path: epath.Path) -> tuple[str, epath.Path]:
-    if store.is_orbax(path):
-        return ORBAX, path
     if (file := path / OfficialHandler.FILE).exists():
         return NPZ, file
+    if store.is_orbax(path):
+        return ORBAX, path
     if tensors.find_files(path):
         return SAFETENSORS, path
     names = [child.name for child in path.iterdir()]

@@ -8,25 +8,31 @@ import flax.traverse_util
 
 from vit_jax.models import zoo
 
+_BLOCK = re.compile(r"(MixerBlock|encoderblock)_(\d+)")
+
 
 def check_fit(found: Mapping[str, Any], wanted: Mapping[str, Any], *, where: str) -> None:
     """One error with every missing, extra and misshapen parameter (flat names, `.shape`s)."""
     missing = sorted(set(wanted) - set(found))
     extra = sorted(set(found) - set(wanted))
-    misshapen = [
-        f"{name} is {tuple(found[name].shape)} in the checkpoint and {tuple(wanted[name].shape)} "
-        "in the model"
+    shapes = {
+        name: (tuple(found[name].shape), tuple(wanted[name].shape))
         for name in sorted(set(found) & set(wanted))
-        if tuple(found[name].shape) != tuple(wanted[name].shape)
-    ]
+    }
+    by_shapes: dict[Any, list[str]] = {}
+    for name, (theirs, ours) in shapes.items():
+        if theirs != ours:
+            by_shapes.setdefault((theirs, ours), []).append(name)
+
     problems = []
     if missing:
         problems.append(f"the checkpoint has no {summarize(missing)}")
     if extra:
         problems.append(f"the model has no {summarize(extra)}")
-    problems += misshapen[:12]
-    if len(misshapen) > 12:
-        problems.append(f"and {len(misshapen) - 12} more differ in shape")
+    problems += [
+        f"{summarize(names)}: {theirs} in the checkpoint, {ours} in the model"
+        for (theirs, ours), names in by_shapes.items()
+    ]
     if problems:
         raise ValueError(
             f"{where} does not fit the model: {'; '.join(problems)}.{_hint(found, wanted)}"
@@ -34,18 +40,16 @@ def check_fit(found: Mapping[str, Any], wanted: Mapping[str, Any], *, where: str
 
 
 def summarize(names: Sequence[str]) -> str:
-    """Names with the same block in them told once: encoderblock_{0..11}/LayerNorm_0/bias."""
-    groups: dict[str, list[int]] = {}
+    """All names; those that differ by the block alone told once, as encoderblock_{0..11}/…."""
+    blocks: dict[str, list[int]] = {}
     for name in names:
-        numbers = re.findall(r"Block_(\d+)|encoderblock_(\d+)", name)
-        number = int(next(filter(None, numbers[0]))) if numbers else -1
-        key = re.sub(r"(MixerBlock|encoderblock)_\d+", r"\1_*", name)
-        groups.setdefault(key, []).append(number)
-    told = [
-        key if len(numbers) == 1 and numbers[0] < 0 else key.replace("_*", _ranges(numbers), 1)
-        for key, numbers in groups.items()
-    ]
-    return ", ".join(told)
+        match = _BLOCK.search(name)
+        pattern = _BLOCK.sub(r"\1_*", name) if match else name
+        blocks.setdefault(pattern, []).extend([int(match[2])] if match else [])
+    return ", ".join(
+        pattern.replace("_*", _ranges(numbers)) if numbers else pattern
+        for pattern, numbers in blocks.items()
+    )
 
 
 def _ranges(numbers: list[int]) -> str:

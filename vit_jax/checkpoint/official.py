@@ -244,13 +244,7 @@ def _some(names: list[str], most: int = 6) -> str:
 
 
 class OfficialHandler(ocp.CheckpointHandler):
-    """Orbax's interface to official files.
-
-        checkpointer = ocp.Checkpointer(OfficialHandler())
-        params = checkpointer.restore("B_16.npz", args=OfficialRestore(abstract_params))
-
-    Restores a file, or the directory that this handler saved.
-    """
+    """Reads and writes official files for Orbax: a file, or the directory that it saved itself."""
 
     FILE = "params.npz"
 
@@ -270,6 +264,28 @@ class OfficialHandler(ocp.CheckpointHandler):
 
     def _file(self, path: epath.Path) -> epath.Path:
         return path / self.FILE if path.is_dir() else path
+
+
+class _FileOrDirectory(ocp.path.atomicity.AtomicRenameTemporaryPath):
+    """Orbax takes a checkpoint that is not a directory for a half-written one; a file is whole."""
+
+    @classmethod
+    async def validate_final(cls, final_path: epath.Path) -> None:
+        if not final_path.is_file():
+            await super().validate_final(final_path)
+
+
+class OfficialCheckpointer(ocp.Checkpointer):
+    """Orbax's own interface to official files.
+
+        checkpointer = OfficialCheckpointer()
+        params = checkpointer.restore("B_16.npz", args=OfficialRestore(abstract_params))
+
+    Each array of the abstract tree says its dtype and sharding, and lands on its devices so.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(OfficialHandler(), temporary_path_class=_FileOrDirectory, **options)
 
 
 @ocp.args.register_with_handler(OfficialHandler, for_save=True)

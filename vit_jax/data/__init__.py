@@ -1,0 +1,26 @@
+"""Where examples come from, and how they become batches.
+
+train = open_source(config)                               # class names come from here
+test = open_source(config, config.pp.test, train.class_names)
+for batch in prefetch_to_device(train_batches(config, train)): ...
+for batch in eval_batches(config, test): ...              # every example once, with a mask
+"""
+
+from vit_jax.data.device import normalize, prefetch_to_device
+from vit_jax.data.pipeline import eval_batches, train_batches
+from vit_jax.data.sources import Example, Source, open_source, split_sizes
+from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
+
+__all__ = [
+    "Example",
+    "Source",
+    "eval_batches",
+    "eval_transform",
+    "normalize",
+    "open_source",
+    "prefetch_to_device",
+    "preprocessing",
+    "split_sizes",
+    "train_batches",
+    "train_transform",
+]

@@ -4,7 +4,14 @@ from vit_jax.models.intermediates import Intermediates, capture
 from vit_jax.models.mixer import MlpMixer
 from vit_jax.models.stacking import stack_blocks, unstack_blocks
 from vit_jax.models.vit import Encoder, VisionTransformer
-from vit_jax.models.zoo import AUGREG_CONFIGS, MODEL_CONFIGS, get_model, model_config
+from vit_jax.models.zoo import (
+    AUGREG_CONFIGS,
+    MODEL_CONFIGS,
+    find_model,
+    full_model_config,
+    get_model,
+    model_config,
+)
 
 __all__ = [
     "AUGREG_CONFIGS",
@@ -14,6 +21,8 @@ __all__ = [
     "MlpMixer",
     "VisionTransformer",
     "capture",
+    "find_model",
+    "full_model_config",
     "get_model",
     "model_config",
     "stack_blocks",

@@ -5,7 +5,9 @@ Mixer (Tolstikhin et al. 2021), Scaling ViTs (Zhai et al. 2022) and SoViT (Alabd
 2023).
 """
 
+import dataclasses
 import difflib
+import re
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -108,6 +110,41 @@ def model_config(name: str) -> ml_collections.ConfigDict:
     if near:
         raise ValueError(f"No model {name!r}. Did you mean {' or '.join(near)}?")
     raise ValueError(f"No model {name!r}. There are: {', '.join(MODEL_CONFIGS)}.")
+
+
+def find_model(name: str) -> str:
+    """The model a short name means: 'b16' is ViT-B_16, 'r50l32' R50+ViT-L_32, 'G14' ViT-G_14."""
+    if name in MODEL_CONFIGS:
+        return name
+    for fold in (str, str.lower):
+        found = [full for full in MODEL_CONFIGS if fold(_short(full)) == fold(_short(name))]
+        if found:
+            return found[0]
+    return model_config(name).model_name  # an AugReg name, or an error with near ones
+
+
+def _short(name: str) -> str:
+    return re.sub(r"ViT|[-_+]", "", name)
+
+
+def full_model_config(name: str) -> ml_collections.ConfigDict:
+    """A published model's configuration with every other field of the model at its default, so
+    that each can be set from a command line.
+    """
+    config = model_config(name)
+    module = MlpMixer if "num_blocks" in config else VisionTransformer
+    for field in dataclasses.fields(module):
+        if field.name not in (*config, "num_classes", "encoder", "dtype", "parent", "name"):
+            config[field.name] = field.default
+    config.dtype = "float32"
+    if module is VisionTransformer:
+        placeholder = ml_collections.config_dict.placeholder
+        config.representation_size = placeholder(int)
+        config.layer_scale = placeholder(float)
+        config.remat = placeholder(str)
+        config.transformer.head_dim = placeholder(int)
+        config.transformer.stochastic_depth_rate = 0.0
+    return config
 
 
 def _vit_config(name: str, row: ViT) -> ml_collections.ConfigDict:

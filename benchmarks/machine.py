@@ -1,0 +1,31 @@
+"""What a figure was measured on: commit, machine, versions."""
+
+import datetime
+import importlib.metadata
+import os
+import pathlib
+import platform
+import subprocess
+
+
+def about(packages=("jax", "flax", "numpy", "orbax-checkpoint")) -> dict:
+    def git(*arguments):
+        result = subprocess.run(["git", *arguments], capture_output=True, text=True)
+        return result.stdout.strip()
+
+    dirty = " (with uncommitted changes)" if git("status", "--porcelain", "vit_jax") else ""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": git("rev-parse", "--short", "HEAD") + dirty,
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

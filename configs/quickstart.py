@@ -1,0 +1,43 @@
+"""Fine-tunes the bundled small ViT on handwritten digits: offline, under a minute on two CPU cores.
+
+    python -m vit_jax.train --workdir runs/quickstart
+
+The checkpoint was trained on 28×28 pictures of clothes (pretrain_fashion_mnist.py). Here it sees
+digits at 32×32: its 7×7 position grid is rescaled to 8×8 and its head replaced.
+
+Expected: at least 97 % of the 180 held-out digits.
+"""
+
+from pathlib import Path
+
+import ml_collections
+
+from vit_jax.config import default_config
+from vit_jax.models import full_model_config
+
+CHECKPOINT = Path(__file__).resolve().parent.parent / "checkpoints" / "fashion_mnist_vit.npz"
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = default_config()
+    config.model = full_model_config("testing")
+    config.model.model_name = "ViT-tiny_4"
+    config.model.patches.size = (4, 4)
+    config.model.hidden_size = 80
+    config.model.transformer.update(num_layers=4, mlp_dim=240, num_heads=4, dropout_rate=0.0)
+    config.pretrained = str(CHECKPOINT)
+    config.dataset = "digits"
+    config.pp.crop = 32
+    config.pp.channels = 1
+    config.augment.crop_area = (0.7, 1.0)
+    config.augment.flip = False  # a mirrored digit is another digit
+    config.batch = 64
+    config.batch_eval = 180
+    config.total_steps = 250
+    config.warmup_steps = 25
+    config.optimizer = "adamw"
+    config.optim_dtype = "float32"
+    config.base_lr = 1e-3
+    config.eval_every = 50
+    config.checkpoint_every = 100
+    return config

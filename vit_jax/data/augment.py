@@ -1,0 +1,125 @@
+"""Augmentations on the host: RandAugment, colour jitter, random erasing, on one 8-bit image.
+
+RandAugment has the operations and level tables that AugReg trained with (arXiv:2106.10270, code in
+big_vision), which are AutoAugment's. Lengths in pixels are theirs at 224 and scale with the image.
+"""
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
+
+_GRAY = 128  # fills what a shift or a turn uncovers
+_REFERENCE_SIZE = 224
+
+
+def randaugment(
+    image: np.ndarray, rng: np.random.Generator, layers: int, magnitude: float
+) -> np.ndarray:
+    """`layers` operations drawn evenly, one after the other, each at strength `magnitude` of 10.
+
+    As published, strengths above 10 are allowed (AugReg uses 15 and 20), Solarize does nothing
+    from 10 up, and Posterize grows milder with strength.
+    """
+    for _ in range(layers):
+        name = OPERATIONS[rng.integers(len(OPERATIONS))]
+        image = apply(name, image, rng, magnitude)
+    return image
+
+
+def apply(name: str, image: np.ndarray, rng: np.random.Generator, magnitude: float) -> np.ndarray:
+    """One operation by name on uint8 `h w c` with 1 or 3 channels."""
+    if image.shape[2] not in (1, 3):
+        raise ValueError(f"RandAugment needs 1 or 3 channels; the image has {image.shape[2]}")
+    level = magnitude / 10
+    if name in _PICTURE_OPERATIONS:
+        return _array(_PICTURE_OPERATIONS[name](_picture(image), level))
+    if name in _GEOMETRY:
+        signed = level if rng.random() < 0.5 else -level
+        return _array(_warp(_picture(image), _GEOMETRY[name](signed, *image.shape[:2])))
+    if name == "Rotate":
+        degrees = 30 * level * (1 if rng.random() < 0.5 else -1)
+        return _array(_picture(image).rotate(degrees, fillcolor=_fill(image)))
+    if name == "SolarizeAdd":
+        added = np.minimum(image.astype(np.int16) + int(110 * level), 255).astype(np.uint8)
+        return np.where(image < 128, added, image)
+    assert name == "Cutout", name
+    return _cutout(image, rng, int(40 * level * min(image.shape[:2]) / _REFERENCE_SIZE))
+
+
+def color_jitter(image: np.ndarray, rng: np.random.Generator, strength: float) -> np.ndarray:
+    """Brightness, contrast and saturation, in random order, each by a factor in 1 ± `strength`."""
+    picture = _picture(image)
+    enhancers = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    for which in rng.permutation(3):
+        factor = rng.uniform(max(0.0, 1 - strength), 1 + strength)
+        picture = enhancers[which](picture).enhance(factor)
+    return _array(picture)
+
+
+def random_erase(
+    image: np.ndarray,
+    rng: np.random.Generator,
+    area: tuple[float, float] = (0.02, 1 / 3),
+    aspect: tuple[float, float] = (0.3, 10 / 3),
+) -> np.ndarray:
+    """A random rectangle becomes noise (arXiv:1708.04896). Values are in 0..255, of any type."""
+    height, width, channels = image.shape
+    for _ in range(10):
+        target = rng.uniform(*area) * height * width
+        ratio = np.exp(rng.uniform(*np.log(aspect)))
+        h, w = round(np.sqrt(target * ratio)), round(np.sqrt(target / ratio))
+        if 0 < h < height and 0 < w < width:
+            y, x = rng.integers(height - h + 1), rng.integers(width - w + 1)
+            image = image.copy()
+            image[y : y + h, x : x + w] = rng.integers(0, 256, (h, w, channels))
+            return image
+    return image
+
+
+def _cutout(image: np.ndarray, rng: np.random.Generator, half: int) -> np.ndarray:
+    y, x = rng.integers(image.shape[0]), rng.integers(image.shape[1])
+    image = image.copy()
+    image[max(0, y - half) : y + half, max(0, x - half) : x + half] = _GRAY
+    return image
+
+
+def _warp(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
+    """`matrix` takes output to input coordinates; nearest neighbour, as published."""
+    fill = (_GRAY,) * len(picture.getbands())
+    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, fillcolor=fill)
+
+
+def _shift(level: float, size: int) -> float:
+    return level * 100 * size / _REFERENCE_SIZE
+
+
+_PICTURE_OPERATIONS = {
+    "AutoContrast": lambda p, level: ImageOps.autocontrast(p),
+    "Equalize": lambda p, level: ImageOps.equalize(p),
+    "Invert": lambda p, level: ImageOps.invert(p),
+    "Posterize": lambda p, level: ImageOps.posterize(p, min(8, int(4 * level))),
+    "Solarize": lambda p, level: ImageOps.solarize(p, int(256 * level)),
+    "Color": lambda p, level: ImageEnhance.Color(p).enhance(1.8 * level + 0.1),
+    "Contrast": lambda p, level: ImageEnhance.Contrast(p).enhance(1.8 * level + 0.1),
+    "Brightness": lambda p, level: ImageEnhance.Brightness(p).enhance(1.8 * level + 0.1),
+    "Sharpness": lambda p, level: ImageEnhance.Sharpness(p).enhance(1.8 * level + 0.1),
+}
+_GEOMETRY = {
+    "ShearX": lambda level, height, width: (1, 0.3 * level, 0, 0, 1, 0),
+    "ShearY": lambda level, height, width: (1, 0, 0, 0.3 * level, 1, 0),
+    "TranslateX": lambda level, height, width: (1, 0, _shift(level, width), 0, 1, 0),
+    "TranslateY": lambda level, height, width: (1, 0, 0, 0, 1, _shift(level, height)),
+}
+OPERATIONS = (*_PICTURE_OPERATIONS, *_GEOMETRY, "Rotate", "SolarizeAdd", "Cutout")
+
+
+def _fill(image: np.ndarray) -> int | tuple[int, ...]:
+    return _GRAY if image.shape[2] == 1 else (_GRAY,) * 3
+
+
+def _picture(image: np.ndarray) -> Image.Image:
+    return Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+
+
+def _array(picture: Image.Image) -> np.ndarray:
+    array = np.asarray(picture)
+    return array[:, :, None] if array.ndim == 2 else array

@@ -1,0 +1,135 @@
+"""Crop, resize, flip, normalise: pure functions on one image, `h w c`.
+
+`resize` of the default kind keeps within 0.004/255 of tf.image.resize, which does not antialias.
+"""
+
+import math
+
+import cv2
+import numpy as np
+from PIL import Image
+
+Box = tuple[int, int, int, int]  # y x h w
+
+# How foreign checkpoints resize for evaluation, and what Pillow calls it.
+_ANTIALIASED = {
+    "bilinear_antialias": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
+INTERPOLATIONS = ("bilinear", *_ANTIALIASED)
+
+cv2.setNumThreads(1)  # readers are threads already; more below each only get in each other's way
+
+
+def inception_crop(
+    rng: np.random.Generator,
+    height: int,
+    width: int,
+    area: tuple[float, float] = (0.05, 1.0),
+    aspect: tuple[float, float] = (0.75, 1.33),
+) -> Box:
+    """A random box, distributed as tf.image.sample_distorted_bounding_box draws it.
+
+    TensorFlow draws the aspect ratio evenly, then the height evenly between those that give the
+    smallest and the largest area allowed. That is not an even draw of the area: small crops come
+    up more often than in other libraries. Its offsets stop one short of the far edge.
+    """
+    smallest, largest = (share * height * width for share in area)
+    for _ in range(100):
+        ratio = aspect[0] + rng.random() * (aspect[1] - aspect[0])
+        low = round(math.sqrt(smallest / ratio))
+        high = min(round(math.sqrt(largest / ratio)), int((width + 0.5) / ratio), height)
+        low = min(low, high)
+        h = int(rng.integers(low, high + 1))
+        w = round(h * ratio)
+        if w * h < smallest:
+            h += 1
+            w = round(h * ratio)
+        if w * h > largest:
+            h -= 1
+            w = round(h * ratio)
+        if smallest <= w * h <= largest and 0 < w <= width and 0 < h <= height:
+            y = int(rng.integers(height - h)) if h < height else 0
+            x = int(rng.integers(width - w)) if w < width else 0
+            return y, x, h, w
+    return 0, 0, height, width
+
+
+def crop(image: np.ndarray, box: Box) -> np.ndarray:
+    y, x, h, w = box
+    return image[y : y + h, x : x + w]
+
+
+def flip(image: np.ndarray) -> np.ndarray:
+    """Left becomes right. Before a resize it gives the same pixels as after it, and costs less."""
+    return cv2.flip(image, 1).reshape(image.shape)
+
+
+def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The middle `size` of an image at least that large; half pixels round as torchvision's do."""
+    y = round((image.shape[0] - size[0]) / 2)
+    x = round((image.shape[1] - size[1]) / 2)
+    return crop(image, (y, x, *size))
+
+
+def resize(
+    image: np.ndarray,
+    size: tuple[int, int],
+    interpolation: str = "bilinear",
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """To `size` (height, width), keeping the type; bilinear writes into `out` and returns it.
+
+    For the reference's pixels give float32: 8-bit input is computed in fixed point and rounded.
+    The antialiased kinds are Pillow's, and always round to 8 bits, as timm and Hugging Face do.
+    """
+    height, width = size
+    if interpolation in _ANTIALIASED:
+        return _resize_with_pillow(image, size, _ANTIALIASED[interpolation])
+    if out is None:
+        out = np.empty((height, width, image.shape[2]), image.dtype)
+    flat = out[:, :, 0] if out.shape[2] == 1 else out  # cv2 drops a single channel
+    resized = cv2.resize(image, (width, height), dst=flat, interpolation=cv2.INTER_LINEAR)
+    assert np.may_share_memory(resized, out), "cv2 did not write into the array it was given"
+    return out
+
+
+def resize_to_cover(
+    image: np.ndarray, size: tuple[int, int], interpolation: str = "bilinear"
+) -> np.ndarray:
+    """Resize, keeping the aspect ratio, until the image just covers `size`.
+
+    For a square `size` that is "shorter side to"; the longer side rounds down, as in torchvision.
+    """
+    height, width = image.shape[:2]
+    if size[0] * width >= size[1] * height:
+        target = size[0], max(size[1], size[0] * width // height)
+    else:
+        target = max(size[0], size[1] * height // width), size[1]
+    return resize(image, target, interpolation)
+
+
+def normalize(image: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """0..255 to float32 `(value / 255 - mean) / std`, in place where it can be."""
+    if image.dtype != np.float32 or not image.flags.c_contiguous:
+        image = np.ascontiguousarray(image, np.float32)
+    scale, shift = 1 / (255 * std), -mean / std
+    if np.ptp(mean) == np.ptp(std) == 0:
+        image *= np.float32(scale[0])
+        image += np.float32(shift[0])
+    else:  # whole rows, for an inner loop of three would take ten times as long
+        rows = image.reshape(image.shape[0], -1)  # h wc
+        rows *= np.tile(scale, image.shape[1]).astype(np.float32)
+        rows += np.tile(shift, image.shape[1]).astype(np.float32)
+    return image
+
+
+def _resize_with_pillow(image: np.ndarray, size: tuple[int, int], resample: int) -> np.ndarray:
+    height, width = size
+    if image.shape[2] in (3, 4):
+        return np.asarray(Image.fromarray(image).resize((width, height), resample))
+    planes = [
+        np.asarray(Image.fromarray(image[:, :, c]).resize((width, height), resample))
+        for c in range(image.shape[2])
+    ]
+    return np.stack(planes, axis=-1)

@@ -1,0 +1,252 @@
+"""Source and transforms to batches: ordered by seed alone, resumable, a share for each process.
+
+Training is one endless stream: epoch after epoch, each shuffled whole. A global batch is the next
+`config.batch` positions of that stream, and process p of P reads every P-th of them, so neither the
+number of processes nor of readers changes what a step sees.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import grain
+import jax
+import ml_collections
+import numpy as np
+from absl import flags
+
+from vit_jax.data.bad_images import BadImages
+from vit_jax.data.sources import Source, encode_label, open_source
+from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
+
+Batch = dict[str, np.ndarray]
+
+_READ_AHEAD_BYTES = 2**30  # of images that readers may hold between them, about
+
+
+def train_batches(
+    config: ml_collections.ConfigDict,
+    source: Source | None = None,
+    *,
+    start_step: int = 0,
+    process_index: int | None = None,
+    process_count: int | None = None,
+) -> "TrainBatches":
+    """Endless batches of `image` (b h w c) and `label` (b, or b k of zeros and ones).
+
+    Each is this process's share of `config.batch`. `start_step` begins there at no cost, as
+    `set_state` does; the state is the number of steps taken, whatever the readers and processes.
+    """
+    process_index, process_count = _processes(process_index, process_count)
+    source = source or open_source(config)
+    size = _share(config.batch, process_count, "batch")
+    bad = BadImages(source, config.max_bad_images)
+    load = LoadForTraining(source, train_transform(config), _blank(config), config.seed, bad)
+    stream = grain.MapDataset.range(len(source)).seed(config.seed).shuffle().repeat()
+    stream = stream.map_with_index(lambda position, index: (position // len(source), index))
+
+    def batches_from(step: int) -> grain.DatasetIterator:
+        mine = stream[step * config.batch + process_index :: process_count]
+        return iter(_read(config, mine, load, size))
+
+    return TrainBatches(batches_from, start_step, bad)
+
+
+def eval_batches(
+    config: ml_collections.ConfigDict,
+    source: Source | None = None,
+    *,
+    process_index: int | None = None,
+    process_count: int | None = None,
+) -> "EvalBatches":
+    """Every example of `config.pp.test` once, in batches of one shape with a `mask` (b, bool).
+
+    Where `mask` is False a row is padding, or an image that could not be read. All processes take
+    the same number of steps, `len()` of the result, whatever their shares.
+    """
+    process_index, process_count = _processes(process_index, process_count)
+    source = source or open_source(config, config.pp.test)
+    size = _share(config.batch_eval, process_count, "batch_eval")
+    steps = math.ceil(len(source) / config.batch_eval)
+    bad = BadImages(source, config.max_bad_images)
+    transform = eval_transform(
+        preprocessing(config), uint8=config.uint8_to_device, max_pixels=config.pp.max_pixels
+    )
+    load = LoadForEvaluation(source, transform, _blank(config), bad)
+    positions = grain.MapDataset.range(process_index, steps * config.batch_eval, process_count)
+    return EvalBatches(_read(config, positions, load, size), steps, bad)
+
+
+class TrainBatches(grain.DatasetIterator):
+    """Training batches without end; a grain iterator, so Orbax can save and restore its place."""
+
+    def __init__(
+        self,
+        batches_from: Callable[[int], grain.DatasetIterator],
+        start_step: int,
+        bad_images: BadImages,
+    ):
+        super().__init__()
+        self.bad_images = bad_images
+        self._batches_from = batches_from
+        self._batches: grain.DatasetIterator | None = None
+        self._step = start_step
+
+    def __next__(self) -> Batch:
+        if self._batches is None:
+            self._batches = self._batches_from(self._step)
+        batch = next(self._batches)
+        self._step += 1
+        return batch
+
+    def get_state(self) -> dict[str, int]:
+        return {"next_step": self._step}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self.close()
+        self._step = state["next_step"]
+
+    def close(self) -> None:
+        """Ends the readers; the next batch starts them again."""
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = None
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalBatches:
+    """One pass over a split each time it is iterated."""
+
+    dataset: grain.IterDataset
+    steps: int
+    bad_images: BadImages
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.dataset)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadForTraining:
+    """Reads and augments examples; randomness is a function of (seed, epoch, index).
+
+    Images are written where the batch will have them: to stack them later would cost a fifth.
+    """
+
+    source: Source
+    transform: Callable[..., np.ndarray]
+    blank: np.ndarray
+    seed: int
+    bad: BadImages
+
+    def __call__(self, places: tuple[np.ndarray, np.ndarray]) -> Batch:
+        images = _empty_like(self.blank, len(places[0]))
+        labels = [
+            self._load(int(epoch), int(index), image)
+            for epoch, index, image in zip(*places, images, strict=True)
+        ]
+        return {"image": images, "label": np.stack(labels)}
+
+    def _load(self, epoch: int, index: int, out: np.ndarray) -> np.ndarray:
+        for offset in range(len(self.source)):
+            candidate = (index + offset) % len(self.source)
+            rng = np.random.default_rng((self.seed, epoch, index))
+            try:
+                example = self.source[candidate]
+                _fill(out, self.transform(example.image, rng, out))
+            except (ValueError, OSError) as error:
+                self.bad.report(candidate, error)  # and take the next one in its place
+                continue
+            return _label(self.source, example.label)
+        raise ValueError(f"no image of {self.source.name} could be read")
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadForEvaluation:
+    """Reads examples, with rows of padding for positions past the last."""
+
+    source: Source
+    transform: Callable[..., np.ndarray]
+    blank: np.ndarray
+    bad: BadImages
+
+    def __call__(self, indices: np.ndarray) -> Batch:
+        images = _empty_like(self.blank, len(indices))
+        loaded = [self._load(int(i), image) for i, image in zip(indices, images, strict=True)]
+        labels, mask = zip(*loaded, strict=True)
+        return {"image": images, "label": np.stack(labels), "mask": np.array(mask)}
+
+    def _load(self, index: int, out: np.ndarray) -> tuple[np.ndarray, bool]:
+        if index < len(self.source):
+            try:
+                example = self.source[index]
+                _fill(out, self.transform(example.image, out))
+                return _label(self.source, example.label), True
+            except (ValueError, OSError) as error:
+                self.bad.report(index, error)
+        out[:] = self.blank
+        return _label(self.source, () if self.source.multi_label else 0), False
+
+
+def _read(
+    config: ml_collections.ConfigDict,
+    positions: grain.MapDataset,
+    load: "LoadForTraining | LoadForEvaluation",
+    size: int,
+) -> grain.IterDataset:
+    """Batches of `size`; each reader makes a whole one, or an equal part where memory is short."""
+    threads = config.reader_threads or min(16, os.cpu_count() or 1)
+    most = _READ_AHEAD_BYTES // (threads * max(1, config.reader_workers) * load.blank.nbytes)
+    part = max(n for n in range(1, max(1, min(size, most)) + 1) if size % n == 0)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
+    dataset = positions.batch(part).map(load).to_iter_dataset(options)
+    if config.reader_workers:
+        if not flags.FLAGS.is_parsed():  # grain hands the flags to its workers
+            flags.FLAGS.mark_as_parsed()
+        dataset = dataset.mp_prefetch(
+            grain.multiprocessing.MultiprocessingOptions(num_workers=config.reader_workers)
+        )
+    elif part == size:
+        return dataset
+    return dataset.batch(size // part, batch_fn=_join)  # which also frees the workers' memory
+
+
+def _join(parts: Sequence[Batch]) -> Batch:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _empty_like(blank: np.ndarray, count: int) -> np.ndarray:
+    return np.empty((count, *blank.shape), blank.dtype)
+
+
+def _fill(out: np.ndarray, image: np.ndarray) -> None:
+    if image is not out:
+        out[:] = image
+
+
+def _label(source: Source, label: int | tuple[int, ...]) -> np.ndarray:
+    return encode_label(label, len(source.class_names), source.multi_label)
+
+
+def _blank(config: ml_collections.ConfigDict) -> np.ndarray:
+    dtype = np.uint8 if config.uint8_to_device else np.float32
+    return np.zeros((*preprocessing(config)["crop"], config.pp.channels), dtype)
+
+
+def _processes(index: int | None, count: int | None) -> tuple[int, int]:
+    count = jax.process_count() if count is None else count
+    index = jax.process_index() if index is None else index
+    assert 0 <= index < count, (index, count)
+    return index, count
+
+
+def _share(batch: int, process_count: int, option: str) -> int:
+    if batch < 1 or batch % process_count:
+        raise ValueError(
+            f"config.{option}={batch} does not divide among {process_count} processes; "
+            f"{max(1, batch // process_count) * process_count} would"
+        )
+    return batch // process_count

@@ -1,0 +1,131 @@
+"""Where examples come from: one interface over tfds, folders, tables and built-in digits.
+
+A source is a sequence of examples with class names. It neither decodes nor shuffles.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import ml_collections
+import numpy as np
+
+from vit_jax.config import default_config
+
+
+class Example(NamedTuple):
+    image: bytes | np.ndarray  # an encoded file, or h w c
+    label: int | tuple[int, ...]  # a tuple in a multi-label set
+    path: str  # where a person can find it
+
+
+class Source(Protocol):
+    """A split of a data set, random access."""
+
+    name: str
+    split: str
+    class_names: tuple[str, ...]
+    multi_label: bool
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...
+
+    def path(self, index: int) -> str:
+        """Where a person can find an example, readable or not."""
+        ...
+
+
+def open_source(
+    config: ml_collections.ConfigDict | str,
+    split: str | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Source:
+    """The data set `config.dataset` (or of that name); `split` is `config.pp.train` unless given.
+
+    Class ids follow `class_names` where given, as saved with a model, else the training split: the
+    test split of a folder may lack classes, and its labels still mean the same.
+    """
+    config = as_config(config)
+    split = split or config.pp.train
+    if class_names is not None:
+        class_names = tuple(class_names)
+    if config.dataset == "digits":
+        from vit_jax.data.digits import open_digits  # scikit-learn takes a second to import
+
+        return open_digits(config, split, class_names)
+    if _is_local(config.dataset):
+        from vit_jax.data.folders import open_files
+
+        return open_files(config, split, class_names)
+    from vit_jax.data.tfds import open_tfds
+
+    return open_tfds(config, split, class_names)
+
+
+def split_sizes(config: ml_collections.ConfigDict | str) -> dict[str, int]:
+    """How many examples each split of a data set has."""
+    config = as_config(config)
+    if config.dataset == "digits":
+        from vit_jax.data.digits import digit_splits
+
+        return {name: len(members) for name, members in digit_splits(config).items()}
+    if _is_local(config.dataset):
+        from vit_jax.data.folders import list_splits
+
+        return {name: len(members) for name, members in list_splits(config).items()}
+    from vit_jax.data.tfds import tfds_splits
+
+    return tfds_splits(config)
+
+
+def as_config(config: ml_collections.ConfigDict | str) -> ml_collections.ConfigDict:
+    if not isinstance(config, str):
+        return config
+    name, config = config, default_config()
+    config.dataset = name
+    return config
+
+
+def encode_label(label: int | tuple[int, ...], num_classes: int, multi_label: bool) -> np.ndarray:
+    """An int32 class id, or float32 zeros and ones, `k`."""
+    if not multi_label:
+        return np.int32(label)
+    hot = np.zeros(num_classes, np.float32)
+    hot[list(label)] = 1
+    return hot
+
+
+def class_ids(
+    own_names: Sequence[str], class_names: Sequence[str] | None, dataset: str
+) -> dict[str, int]:
+    """The id of each of a source's classes in the model's class map; unknown ones are an error."""
+    names = own_names if class_names is None else class_names
+    ids = {name: index for index, name in enumerate(names)}
+    unknown = [name for name in own_names if name not in ids]
+    if unknown:
+        raise ValueError(
+            f"{dataset} has classes that training did not: {_some(unknown)}. "
+            f"Training knows {len(names)}: {_some(names)}. Rename them, or take them out."
+        )
+    return ids
+
+
+def _some(names: Sequence[str], limit: int = 10) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def _is_local(name: str) -> bool:
+    """Whether a name means files here; a directory that tfds prepared does not."""
+    if not name:
+        raise ValueError("config.dataset is empty; give a tfds name, a folder, a CSV, or 'digits'")
+    path = Path(name).expanduser()
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return True
+    if path.is_dir():
+        described = ("dataset_info.json", "*/dataset_info.json", "*/*/dataset_info.json")
+        return not any(next(path.glob(pattern), None) for pattern in described)
+    if path.is_absolute() or name.startswith((".", "~")):
+        raise ValueError(f"there is no folder or CSV/TSV file at {name}")
+    return False

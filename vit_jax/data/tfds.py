@@ -1,0 +1,243 @@
+"""tensorflow-datasets, read and where possible prepared without TensorFlow.
+
+Only array_record can be read at random, so that is the one format; `convert_tfrecord` makes it from
+the other. Images come as their encoded bytes: decoding happens once, later, our way.
+"""
+
+import dataclasses
+import difflib
+import logging
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+import tensorflow_datasets as tfds
+
+from vit_jax.data.sources import Example, class_ids
+
+_REACH_SECONDS = 8
+_TENSORFLOW = ("tensorflow", "tensorflow_io", "tensorflow_text")
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsSource:
+    name: str
+    split: str
+    class_names: tuple[str, ...]
+    multi_label: bool
+    records: Any  # tfds data source: raw records, random access
+    image_key: str
+    label_key: str
+    ids: tuple[int, ...]  # the data set's class id -> ours
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Example:
+        record = self.records[index]
+        label = record[self.label_key]
+        if self.multi_label:
+            label = tuple(self.ids[int(one)] for one in label)
+        else:
+            label = self._id(int(label), index)
+        return Example(record[self.image_key], label, self.path(index))
+
+    def path(self, index: int) -> str:
+        return f"{self.name} {self.split}[{index}]"
+
+    def _id(self, label: int, index: int) -> int:
+        if label < 0:
+            raise ValueError(f"{self.path(index)} has no label; split '{self.split}' is unlabelled")
+        return self.ids[label]
+
+
+def open_tfds(
+    config: ml_collections.ConfigDict, split: str, class_names: tuple[str, ...] | None
+) -> TfdsSource:
+    """A prepared data set, or one that can be prepared here and now without TensorFlow."""
+    builder = _prepared_builder(config)
+    image_key, label_key = _keys(builder, config)
+    features = builder.info.features
+    label = features[label_key]
+    multi_label = not isinstance(label, tfds.features.ClassLabel)
+    names = tuple((label.feature if multi_label else label).names)
+    ids = class_ids(names, class_names, config.dataset)
+    raw = {
+        key: tfds.decode.SkipDecoding()
+        for key, feature in features.items()
+        if isinstance(feature, tfds.features.Image)
+    }
+    try:
+        records = builder.as_data_source(split=split, decoders=raw)
+        empty = len(records) == 0
+    except (ValueError, AssertionError, KeyError) as error:
+        if "__len__() should return >= 0" not in str(error):
+            raise ValueError(f"split '{split}' of {config.dataset}: {error}") from error
+        empty = True
+    if empty:
+        sizes = ", ".join(f"{name} ({size})" for name, size in _sizes(builder).items())
+        raise ValueError(f"split '{split}' of {config.dataset} has no examples; there are {sizes}")
+    return TfdsSource(
+        name=config.dataset,
+        split=split,
+        class_names=class_names or names,
+        multi_label=multi_label,
+        records=records,
+        image_key=image_key,
+        label_key=label_key,
+        ids=tuple(ids[name] for name in names),
+    )
+
+
+def tfds_splits(config: ml_collections.ConfigDict) -> dict[str, int]:
+    return _sizes(_prepared_builder(config))
+
+
+def _sizes(builder: tfds.core.DatasetBuilder) -> dict[str, int]:
+    return {name: info.num_examples for name, info in builder.info.splits.items()}
+
+
+def _prepared_builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBuilder:
+    builder = _builder(config)
+    if not builder.is_prepared():
+        _prepare(builder, config)
+    return builder
+
+
+def _builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBuilder:
+    name, data_dir = config.dataset, config.tfds_data_dir or None
+    folder = Path(name).expanduser()
+    try:
+        if (folder / "dataset_info.json").is_file():
+            builder = tfds.builder_from_directory(folder)
+        else:
+            builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
+    except tfds.core.DatasetNotFoundError as error:
+        known = tfds.list_builders(with_community_datasets=False)
+        close = difflib.get_close_matches(name.split("/")[0].split(":")[0], known)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(
+            f"'{name}' is neither a folder here nor a tensorflow-datasets name "
+            f"(looked in {data_dir or '~/tensorflow_datasets'} too).{hint}"
+        ) from error
+    except (ValueError, AssertionError, ImportError) as error:
+        if "does not match the file formats" in str(error):
+            raise ValueError(_convert_message(name, _tfrecord_folder(name, data_dir))) from error
+        if isinstance(error, ImportError) and error.name in _TENSORFLOW:
+            raise ValueError(_tensorflow_message(config)) from error
+        raise ValueError(f"tensorflow-datasets cannot open '{name}': {error}") from error
+    if builder.info.file_format is tfds.core.FileFormat.TFRECORD:
+        raise ValueError(_convert_message(name, builder.data_dir))
+    return builder
+
+
+def _tfrecord_folder(name: str, data_dir: str | None) -> str:
+    return str(tfds.builder(name, data_dir=data_dir).data_dir)
+
+
+def _convert_message(name: str, folder: str) -> str:
+    return (
+        f"{name} is prepared as tfrecord in {folder}, which cannot be read at random; run "
+        f"`python -m vit_jax.data.convert_tfrecord {folder} NEW_DATA_DIR` "
+        "and set config.tfds_data_dir to NEW_DATA_DIR"
+    )
+
+
+def _tensorflow_message(config: ml_collections.ConfigDict) -> str:
+    options = [f"--data_dir={config.tfds_data_dir}"] if config.tfds_data_dir else []
+    options += [f"--manual_dir={config.tfds_manual_dir}"] if config.tfds_manual_dir else []
+    command = " ".join(["tfds build", config.dataset, "--file_format=array_record", *options])
+    return (
+        f"{config.dataset} is not prepared, and that takes TensorFlow (reading does not); "
+        f"once, in any environment: `pip install 'vit_jax[prepare]'`, then `{command}`"
+    )
+
+
+def _prepare(builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict) -> None:
+    _check_it_can_be_fetched(builder, config)
+    logging.info("preparing %s in %s, once", config.dataset, builder.data_dir)
+    options = {"manual_dir": config.tfds_manual_dir} if config.tfds_manual_dir else {}
+    try:
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**options))
+    except ImportError as error:
+        if error.name not in _TENSORFLOW:
+            raise
+        raise ValueError(_tensorflow_message(config)) from error
+    except (OSError, AssertionError, tfds.download.DownloadError) as error:
+        raise ValueError(f"{config.dataset} could not be prepared: {error}") from error
+
+
+def _check_it_can_be_fetched(
+    builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict
+) -> None:
+    """Says in seconds what tfds would find out after minutes of retries."""
+    where = f"{config.dataset} is not prepared in {Path(builder.data_dir).parent}"
+    instructions = builder.MANUAL_DOWNLOAD_INSTRUCTIONS
+    if instructions and not _manual_dir(config).is_dir():
+        raise ValueError(
+            f"{where}, and its files are downloaded by hand: {' '.join(instructions.split())} "
+            f"There is no folder {_manual_dir(config)}; set config.tfds_manual_dir to theirs."
+        )
+    urls = list(builder.url_infos or ())
+    if not instructions and urls and not _reachable(urls[0]):
+        raise ValueError(
+            f"{where}, and {urls[0]} cannot be reached from here; prepare it where there is a "
+            f"network with `tfds build {config.dataset} --file_format=array_record`, "
+            "and set config.tfds_data_dir"
+        )
+
+
+def _manual_dir(config: ml_collections.ConfigDict) -> Path:
+    data_dir = Path(config.tfds_data_dir or "~/tensorflow_datasets")
+    return Path(config.tfds_manual_dir or data_dir / "downloads" / "manual").expanduser()
+
+
+def _reachable(url: str) -> bool:
+    """Whether any answer comes back, within `_REACH_SECONDS` even where name look-up hangs."""
+    answers = []
+
+    def ask():
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=5).close()
+            answers.append(True)
+        except urllib.error.HTTPError:
+            answers.append(True)  # it refuses us, but it is there
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_REACH_SECONDS)
+    return bool(answers)
+
+
+def _keys(builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict) -> tuple[str, str]:
+    """The features that hold the image and the class, as configured, as supervised, or as found."""
+    features = builder.info.features
+    images = [k for k, f in features.items() if isinstance(f, tfds.features.Image)]
+    labels = [k for k, f in features.items() if _is_label(f)]
+    supervised = builder.info.supervised_keys or ()
+    found = []
+    for option, wanted, candidates in (
+        ("image_key", config.image_key, images),
+        ("label_key", config.label_key, labels),
+    ):
+        likely = [key for key in (wanted, *supervised, *candidates) if key]
+        key = next((key for key in likely if key in candidates or key == wanted), None)
+        if key is None or key not in candidates:
+            kind = "image" if option == "image_key" else "class label"
+            given = f"config.{option}={wanted} is not" if wanted else "it has none that is"
+            raise ValueError(
+                f"{config.dataset}: {given} a feature with one {kind}; its features are "
+                f"{', '.join(features)} ({kind}s: {', '.join(candidates) or 'none'})"
+            )
+        found.append(key)
+    return found[0], found[1]
+
+
+def _is_label(feature: Any) -> bool:
+    inner = feature.feature if isinstance(feature, tfds.features.Sequence) else feature
+    return isinstance(inner, tfds.features.ClassLabel)

@@ -1,0 +1,44 @@
+"""curves.png: loss, accuracy and learning rate over the steps of a run."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by everyone.
+_COLORS = {"train": "#0072B2", "test": "#D55E00", "test_ema": "#009E73"}
+_PANELS = (
+    ("Loss", ("train/loss", "test/loss", "test_ema/loss"), "log"),
+    ("Test accuracy (%)", ("test/accuracy", "test_ema/accuracy"), "linear"),
+    ("Learning rate", ("train/learning_rate",), "linear"),
+)
+
+
+def draw_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draws the rows of metrics.jsonl; the picture is replaced whole."""
+    figure = Figure(figsize=(13, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (title, names, scale) in zip(figure.subplots(1, 3), _PANELS, strict=True):
+        for name in names:
+            points = [(row["step"], row[name]) for row in rows if name in row]
+            if not points:
+                continue
+            steps, values = zip(*points, strict=True)
+            if "accuracy" in name:
+                values = [100 * value for value in values]
+            group = name.split("/")[0]
+            marker = "o" if len(points) < 25 else None
+            label = {"train": "training", "test": "test", "test_ema": "test, averaged weights"}
+            axes.plot(
+                steps, values, color=_COLORS[group], label=label[group], marker=marker, ms=3, lw=1.5
+            )
+        axes.set(title=title, xlabel="Step", yscale=scale)
+        axes.grid(alpha=0.3)
+        if axes.lines and len(axes.lines) > 1:
+            axes.legend(frameon=False)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.png")
+    figure.savefig(partial, dpi=120)
+    partial.replace(path)

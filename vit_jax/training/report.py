@@ -1,0 +1,185 @@
+"""What a person sees of a run: lines, a live bar, metrics.jsonl, TensorBoard, curves.png.
+
+On a terminal a bar moves; elsewhere each report is a line. Everything said is in train.log too.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+import tensorboardX
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vit_jax.training.curves import draw_curves
+
+log = logging.getLogger("vit_jax")
+_CURVES_EVERY = 20.0  # seconds between redraws
+
+
+class Report:
+    """Numbers go through `scalars`, sentences through `log`."""
+
+    def __init__(
+        self, directory: Path, config: ml_collections.ConfigDict, *, start_step: int, batch: int
+    ):
+        self._directory, self._config, self._batch = directory, config, batch
+        self._file = directory / "metrics.jsonl"
+        self._rows = _keep_until(self._file, start_step)
+        self._events = tensorboardX.SummaryWriter(str(directory), purge_step=start_step + 1)
+        self._wandb = _start_wandb(config, directory)
+        self._last = (start_step, time.monotonic())
+        self._drawn = -math.inf
+        console = Console(stderr=True)
+        self._bar = None
+        if console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+            self._task = self._bar.add_task(
+                "training", total=config.total_steps, completed=start_step
+            )
+            self._bar.start()
+
+    def progress(self, step: int, metrics: Mapping[str, float]) -> None:
+        before, then = self._last
+        now = time.monotonic()
+        self._last = (step, now)
+        rate = self._batch * (step - before) / max(now - then, 1e-9)
+        left = (self._config.total_steps - step) * self._batch / max(rate, 1e-9)
+        self.scalars(step, {**metrics, "images_per_second": rate}, prefix="train")
+        line = (
+            f"loss {metrics['loss']:.4f}  lr {metrics['learning_rate']:.2e}  {rate:,.0f} img/s  "
+            f"{duration(left)} left"
+        )
+        if self._bar:
+            self._bar.update(self._task, completed=step, description=line)
+        _say(logging.INFO, f"step {step:,}/{self._config.total_steps:,}  {line}", bar=self._bar)
+
+    def evaluation(self, step: int, results: Mapping[str, Any], prefix: str = "test") -> None:
+        scalars = {k: v for k, v in results.items() if isinstance(v, float)}
+        self.scalars(step, scalars, prefix=prefix)
+        shown = "  ".join(
+            f"{name} {100 * value:.2f} %" if name.startswith("accuracy") else f"{name} {value:.4f}"
+            for name, value in scalars.items()
+        )
+        log.info(
+            "step %s  %s of %s examples: %s", f"{step:,}", prefix, f"{results['count']:,}", shown
+        )
+        if time.monotonic() - self._drawn > _CURVES_EVERY:
+            self.draw()
+
+    def scalars(self, step: int, values: Mapping[str, float], *, prefix: str) -> None:
+        row = {"step": step, **{f"{prefix}/{name}": value for name, value in values.items()}}
+        self._rows.append(row)
+        with self._file.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        for name, value in row.items():
+            if name != "step":
+                self._events.add_scalar(name, value, step)
+        if self._wandb:
+            self._wandb.log(row, step=step)
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Time in here (evaluation, saving) does not count as training time."""
+        start = time.monotonic()
+        yield
+        step, then = self._last
+        self._last = (step, then + time.monotonic() - start)
+
+    def draw(self) -> None:
+        self._drawn = time.monotonic()
+        self._events.flush()
+        draw_curves(self._rows, self._directory / "curves.png")
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+        self._events.close()
+        if self._wandb:
+            self._wandb.finish()
+
+
+def class_table(results: Mapping[str, Any], class_names: Sequence[str], most: int = 20) -> str:
+    """Accuracy of each class as lines; the worst ones where there are many."""
+    rows = sorted(
+        (accuracy, name, count)
+        for accuracy, name, count in zip(
+            results["class_accuracy"], class_names, results["class_count"], strict=True
+        )
+        if accuracy is not None
+    )
+    title = f"the {most} worst of {len(rows)} classes" if len(rows) > most else "classes"
+    width = max((len(name) for _, name, _ in rows[:most]), default=0)
+    lines = [f"  {name:<{width}}  {100 * acc:6.2f} % of {n:,}" for acc, name, n in rows[:most]]
+    return "\n".join([f"Accuracy of {title}:", *lines])
+
+
+def duration(seconds: float) -> str:
+    seconds = round(seconds)
+    hours, minutes = seconds // 3600, seconds % 3600 // 60
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{seconds % 60:02d}s" if minutes else f"{seconds}s"
+
+
+@contextlib.contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Sentences of the package on standard error and, with the time, in a file."""
+    root = logging.getLogger("vit_jax")
+    level, propagate = root.level, root.propagate
+    console = logging.StreamHandler(sys.stderr)
+    console.addFilter(lambda record: not getattr(record, "only_in_file", False))
+    console.setFormatter(logging.Formatter("%(message)s"))
+    file = logging.FileHandler(path)
+    file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    root.setLevel(logging.INFO)
+    root.propagate = False
+    for handler in (console, file):
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in (console, file):
+            root.removeHandler(handler)
+        file.close()
+        root.setLevel(level)
+        root.propagate = propagate
+
+
+def _say(level: int, message: str, *, bar: Any) -> None:
+    log.log(level, message, extra={"only_in_file": bool(bar)})
+
+
+def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
+    """The rows of a run up to a step; later ones are of steps that will be taken again."""
+    rows = []
+    if path.exists():
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):  # a line cut short by a crash
+                rows.append(json.loads(line))
+        rows = [row for row in rows if row["step"] <= step]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
+def _start_wandb(config: ml_collections.ConfigDict, directory: Path) -> Any:
+    if not config.wandb_project:
+        return None
+    try:
+        import wandb
+    except ImportError as e:
+        raise ValueError(
+            f"config.wandb_project={config.wandb_project!r} needs the package wandb: "
+            "pip install wandb, or leave the option empty."
+        ) from e
+    run_id = directory.name
+    options = {"id": run_id, "resume": "allow", "dir": str(directory), "config": config.to_dict()}
+    return wandb.init(project=config.wandb_project, **options)

@@ -1,0 +1,96 @@
+"""The train step: one pure function from (state, batch) to (state, metrics), written once."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+import optax
+from jax import Array
+
+from vit_jax.training.losses import LOSSES, targets_of
+from vit_jax.training.mixing import mix
+from vit_jax.training.optim import schedule_of
+from vit_jax.training.state import TrainState
+
+Batch = Mapping[str, Array]
+Metrics = dict[str, Array]
+
+
+def make_train_step(
+    config: ml_collections.ConfigDict, model: nn.Module, optimizer: optax.GradientTransformation
+) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+    """The step that a config describes. All randomness is a function of (seed, step)."""
+    loss_of, schedule = LOSSES[config.loss], schedule_of(config)
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        mix_key, dropout_key = jax.random.split(
+            jax.random.fold_in(jax.random.key(config.seed), state.step)
+        )
+        targets = targets_of(batch["label"], model.num_classes, config.label_smoothing)
+        images, targets = mix(
+            mix_key, batch["image"], targets, mixup=config.mixup, cutmix=config.cutmix
+        )
+
+        def loss_fn(params, images, targets, key):
+            rngs = {"dropout": key}
+            logits = model.apply({"params": params}, images, train=True, rngs=rngs)
+            return loss_of(logits, targets).mean()
+
+        loss, grads = accumulate_gradient(
+            jax.value_and_grad(loss_fn),
+            state.params,
+            images,
+            targets,
+            config.accum_steps,
+            key=dropout_key,
+        )
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        ema = state.ema
+        if ema is not None:
+            ema = optax.incremental_update(params, ema, 1.0 - config.ema_decay)
+        metrics = {
+            "loss": loss,
+            "grad_norm": optax.global_norm(grads),
+            "learning_rate": schedule(state.step),
+        }
+        return TrainState(state.step + 1, params, opt_state, ema), metrics
+
+    return train_step
+
+
+def accumulate_gradient(
+    loss_and_grad_fn: Callable[..., tuple[Array, Any]],
+    params: Any,
+    images: Array,
+    labels: Array,
+    accum_steps: int,
+    *,
+    key: Array,
+) -> tuple[Array, Any]:
+    """Loss and gradient of the batch, computed in `accum_steps` equal parts to save memory.
+
+    The mean over parts is the mean over the batch. Each part drops out by a key of its own.
+    """
+    if accum_steps <= 1:
+        return loss_and_grad_fn(params, images, labels, key)
+    size = images.shape[0]
+    if size % accum_steps:
+        raise ValueError(
+            f"A batch of {size} does not divide into accum_steps={accum_steps} parts; "
+            f"{max(1, round(size / accum_steps)) * accum_steps} would."
+        )
+    parts = [x.reshape(accum_steps, size // accum_steps, *x.shape[1:]) for x in (images, labels)]
+
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, loss_and_grad_fn(params, *part)), None
+
+    zeros = jax.tree.map(
+        lambda s: jnp.zeros(s.shape, s.dtype),
+        jax.eval_shape(loss_and_grad_fn, params, parts[0][0], parts[1][0], key),
+    )
+    total, _ = jax.lax.scan(add, zeros, (*parts, jax.random.split(key, accum_steps)))
+    return jax.tree.map(lambda x: x / accum_steps, total)

@@ -1,0 +1,81 @@
+"""Reasons to stop before the last step: a signal, or a loss that is no number."""
+
+import contextlib
+import logging
+import math
+import signal
+from collections.abc import Iterator, Mapping
+
+import jax
+from jax import Array
+
+log = logging.getLogger(__name__)
+
+
+class Preempted(Exception):  # noqa: N818 (not an error: the run goes on when it is started again)
+    """The run was asked to stop, and its state is saved."""
+
+
+class StopRequest:
+    requested = False
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """SIGTERM and Ctrl-C ask the run to save and stop; a second one stops at once."""
+    request = StopRequest()
+    previous = {}
+
+    def ask(number, _):
+        request.requested = True
+        log.info(
+            "Got %s: saving, then stopping. Once more stops at once.", signal.Signals(number).name
+        )
+        for known, handler in previous.items():
+            signal.signal(known, handler)
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            previous[number] = signal.signal(number, ask)
+    except ValueError:
+        pass  # not the main thread: whoever runs us there has the signals
+    try:
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class LossWatch:
+    """Holds each step's metrics, still on the device, until somebody looks at them."""
+
+    def __init__(self):
+        self._pending: list[tuple[int, Mapping[str, Array]]] = []
+        self.last_finite: tuple[int, dict[str, float]] | None = None
+
+    def add(self, step: int, metrics: Mapping[str, Array]) -> None:
+        self._pending.append((step, metrics))
+
+    def check(self, latest_checkpoint: int | None) -> dict[str, float] | None:
+        """The newest metrics; an error at the first step whose loss or gradient is no number."""
+        pending, self._pending = self._pending, []
+        for step, metrics in jax.device_get(pending):
+            metrics = {name: float(value) for name, value in metrics.items()}
+            if not all(map(math.isfinite, metrics.values())):
+                raise ValueError(self._message(step, metrics, latest_checkpoint))
+            self.last_finite = (step, metrics)
+        return self.last_finite[1] if self.last_finite else None
+
+    def _message(self, step, metrics, latest_checkpoint):
+        bad = ", ".join(f"{n} {v}" for n, v in metrics.items() if not math.isfinite(v))
+        before = "nothing before it was finite"
+        if self.last_finite:
+            told = ", ".join(f"{n} {v:.4g}" for n, v in self.last_finite[1].items())
+            before = f"step {self.last_finite[0]} still had {told}"
+        back = "There is no checkpoint yet."
+        if latest_checkpoint is not None:
+            back = f"The last good checkpoint is step {latest_checkpoint}."
+        return (
+            f"The run diverged at step {step}: {bad}; {before}. {back} Nothing later was saved. "
+            "Try a lower base_lr, a longer warmup_steps or a lower grad_norm_clip."
+        )

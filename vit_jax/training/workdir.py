@@ -1,0 +1,137 @@
+"""A run's directory: one process at a time, one configuration for good.
+
+config.json     the resolved configuration       metrics.jsonl   a line per report
+train.log       what was said                    curves.png      the lines as a picture
+events.out.*    the same for TensorBoard         checkpoints/    see checkpoint.run
+model.npz       the weights at the end, with their card
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+from etils import epath
+
+from vit_jax.config import MAY_CHANGE
+
+log = logging.getLogger(__name__)
+
+
+class Workdir:
+    """`path` is where the run lives; `local` where its small files are written, the same directory
+    unless the run lives on gs:// or s3://. `sync` brings the two together.
+    """
+
+    def __init__(self, path: epath.Path, local: Path):
+        self.path, self.local = path, local
+
+    @property
+    def is_remote(self) -> bool:
+        return not isinstance(self.path, Path) or str(self.path) != str(self.local)
+
+    def sync(self) -> None:
+        if self.is_remote:
+            for file in self.local.iterdir():
+                if file.is_file() and not file.name.startswith("."):
+                    (self.path / file.name).write_bytes(file.read_bytes())
+
+
+@contextlib.contextmanager
+def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Iterator[Workdir]:
+    """Makes or reopens a run's directory, for this process alone.
+
+    Refuses a directory that another process trains in, or that holds a run which this
+    configuration cannot continue.
+    """
+    path = epath.Path(os.fspath(path)).expanduser()
+    remote = "://" in str(path)
+    with contextlib.ExitStack() as stack:
+        if remote:
+            local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vit_jax-")))
+            for name in ("metrics.jsonl", "train.log"):
+                if (path / name).exists():
+                    (local / name).write_bytes((path / name).read_bytes())
+        else:
+            path = epath.Path(Path(path).absolute())
+            local = Path(path)
+            _make(local)
+            stack.enter_context(_lock(local / ".lock"))
+        _check_config(path / "config.json", config)
+        workdir = Workdir(path, local)
+        yield workdir
+        workdir.sync()
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ValueError(f"The workdir {path} cannot be made: {e.strerror}.") from e
+    if not os.access(path, os.W_OK):
+        raise ValueError(f"The workdir {path} cannot be written to; choose another --workdir.")
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Held by the operating system for as long as this process lives, and no longer."""
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise ValueError(
+                f"Another process ({file.read().strip() or 'unknown'}) trains in {path.parent}. "
+                "Wait for it, stop it, or choose another --workdir."
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()}")
+        file.flush()
+        yield
+
+
+def _check_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
+    new = flat_config(config)
+    if path.exists():
+        old = json.loads(path.read_text())
+        changes = {
+            name: (old.get(name), new.get(name))
+            for name in sorted({*old, *new})
+            if old.get(name) != new.get(name)
+        }
+        for name, (before, after) in changes.items():
+            log.info("config.%s was %r and is now %r.", name, before, after)
+        if refused := [name for name in changes if name not in MAY_CHANGE]:
+            told = "; ".join(
+                f"config.{name} was {changes[name][0]!r}, now {changes[name][1]!r}"
+                for name in refused
+            )
+            raise ValueError(
+                f"{path.parent} holds another run: {told}. Start it again as it was, or choose "
+                "another --workdir."
+            )
+    partial = path.parent / f".config.{os.getpid()}"
+    partial.write_text(json.dumps(new, indent=1) + "\n")
+    partial.replace(path)
+
+
+def flat_config(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Dotted names to plain JSON values."""
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, ml_collections.ConfigDict):
+            flat |= {f"{name}.{inner}": v for inner, v in flat_config(value).items()}
+        else:
+            flat[name] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def free_bytes(path: Path) -> int:
+    return shutil.disk_usage(path).free
