@@ -1,6 +1,6 @@
 """How long a conversion takes beside a plain copy of the same bytes, and how much memory.
 
-    python benchmarks/convert.py [--model ViT-L_16] [--repeats 5] [--out
+    python -m benchmarks.convert [--model ViT-L_16] [--repeats 5] [--out
     benchmarks/results/convert.json]
 
 Each repeat times, in turn, `np.fromfile(a).tofile(b)` of the source file and each conversion of it,
@@ -11,7 +11,6 @@ weights' size.
 
 import argparse
 import json
-import platform
 import shutil
 import statistics
 import subprocess
@@ -23,6 +22,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from benchmarks import machine
 from vit_jax import checkpoint, models
 
 ROUTES = (("timm", "npz"), ("npz", "timm"), ("hf", "npz"), ("npz", "hf"), ("timm", "hf"))
@@ -63,7 +63,15 @@ def remove(path: Path) -> None:
 
 
 def peak_memory(source: Path, target: Path, to: str) -> dict[str, float]:
-    program = [sys.executable, __file__, "--convert", str(source), str(target), to]
+    program = [
+        sys.executable,
+        "-m",
+        "benchmarks.convert",
+        "--convert",
+        str(source),
+        str(target),
+        to,
+    ]
     found = subprocess.run(program, check=True, capture_output=True, text=True)
     return json.loads(found.stdout.splitlines()[-1])
 
@@ -121,24 +129,8 @@ def main() -> None:
             }
             print(f"{source} -> {to}", results[f"{source} -> {to}"], flush=True)
     if args.out:
-        about = {
-            "commit": subprocess.run(
-                ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-            ).stdout.strip(),
-            "machine": f"{platform.machine()}, {len(os_cpus())} cores",
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-            "model": args.model,
-            "bytes": size,
-        }
+        about = {**machine.about(), "model": args.model, "bytes": size}
         args.out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
-
-
-def os_cpus() -> set[int]:
-    import os
-
-    return os.sched_getaffinity(0)
 
 
 if __name__ == "__main__":

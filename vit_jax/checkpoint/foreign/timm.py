@@ -372,7 +372,7 @@ def _write_preprocessing(card: Mapping[str, Any]) -> dict[str, Any]:
     if size := card["image_size"]:
         found |= {"input_size": [card["channels"], *size], "fixed_input_size": True}
     if about := card["preprocessing"]:
-        resize, crop = about["resize"], about["crop"]
+        resize, crop = about["resize"] or about["crop"], about["crop"]
         side = resize if isinstance(resize, int) else min(resize)
         found |= {
             "interpolation": "bicubic" if about["interpolation"] == "bicubic" else "bilinear",
