@@ -294,6 +294,33 @@ def test_every_problem_of_a_file_is_told_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "change", "problem"),
+    [
+        ("timm_vit", {"blocks.0.mlp.fc1.weight": None}, "no blocks.0.mlp.fc1.weight"),
+        ("timm_vit", {"blocks.1.attn.qkv.bias": np.zeros(145)}, "145 rows, not a multiple of 3"),
+        ("timm_vit", {"patch_embed.proj.weight": np.zeros((48, 192))}, "4 axes are needed"),
+        ("timm_vit", {"pos_embed": np.zeros((1, 20, 48))}, "20 position rows"),
+        ("hf_vit", {"vit.embeddings.position_embeddings": None}, "no embeddings.position"),
+        ("hf_vit", {"vit.encoder.layer.0.mlp.weights_in.weight": np.zeros(3)}, "SwiGLU"),
+        ("lucidrains_vit", {"mlp_head.bias": None}, "no mlp_head.bias"),
+    ],
+)
+def test_a_file_that_is_not_whole_says_what_is_wrong(name, change, problem, tmp_path):
+    arrays = {**arrays_of(path_of(name)), **change}
+    arrays = {n: np.asarray(a, np.float32) for n, a in arrays.items() if a is not None}
+    save_file(arrays, tmp_path / "bad.safetensors")
+    with pytest.raises(ValueError, match=problem):
+        checkpoint.load(tmp_path / "bad.safetensors", num_heads=4)
+
+
+def test_what_is_only_assumed_is_logged(tmp_path, caplog):
+    arrays = arrays_of(path_of("lucidrains_vit"))
+    save_file(arrays, tmp_path / "bare.safetensors")
+    checkpoint.load(tmp_path / "bare.safetensors")
+    assert "1 heads, as published models of width 64 have" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("fields", "to", "problem"),
     [
         ({"representation_size": 8}, "timm", "pre_logits"),

@@ -5,6 +5,7 @@ params = checkpoint.load_pretrained(
     pretrained_path="B_16.npz", init_params=variables["params"], model_config=config.model)
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,8 @@ from vit_jax.checkpoint.official import (
 from vit_jax.checkpoint.rescale import interpolate_posembed, rescale_grid, resize_patch_kernel
 from vit_jax.checkpoint.run import RunCheckpoints
 from vit_jax.checkpoint.transfer import fit_params, load_pretrained
+
+log = logging.getLogger(__name__)
 
 __all__ = [
     "Card",
@@ -83,6 +86,8 @@ def load_with_card(
     A checkpoint without a card gets one from its shapes; None where those are of no model of ours.
     """
     with opened(path, num_heads=num_heads) as checkpoint:
+        for note in checkpoint.plan.notes:
+            log.warning("%s: %s", path, note.removeprefix("note: "))
         flat = read_all(checkpoint.plan.leaves(), where=str(path))
     return recover_tree(list(flat), list(flat.values())), checkpoint.card
 

@@ -44,8 +44,8 @@ def open_plan(path: epath.Path, *, num_heads: int | None = None) -> tuple[Plan, 
             f"{path} is safetensors of no layout we know ({', '.join(LAYOUTS)}): it holds {known} …"
         )
     config = _read_config(path)
-    source = Source(tensors, layout.source_names(tensors.shapes))
     where = str(path)
+    source = Source(tensors, layout.source_names(tensors.shapes), where)
     card = None
     if CARD_KEY in tensors.metadata:  # we wrote it: the card knows what the layout cannot say
         card = json.loads(tensors.metadata[CARD_KEY])
@@ -81,7 +81,7 @@ def _read_json(path: epath.Path) -> dict[str, Any]:
 
 
 def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
-    mapped, missing = rules.read(source, reading.rules, _dims(reading.card))
+    mapped, missing, misshapen = rules.read(source, reading.rules, _dims(reading.card))
     mapped += tokens.read(source, reading.tokens, reading.position)
     mapped += _zero_leaves(reading)
     used = {name for item in mapped for name in item.sources}
@@ -101,6 +101,7 @@ def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
         problems.append(f"it has no {', '.join(summarized(missing))}")
     if unknown:
         problems.append(f"our model has no place for {', '.join(summarized(unknown))}")
+    problems += misshapen
     for item in mapped:
         expected = wanted.get(item.target)
         if expected is not None and tuple(expected.shape) != tuple(item.array.shape):

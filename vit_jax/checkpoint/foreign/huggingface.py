@@ -68,7 +68,7 @@ def describe(
 ) -> Reading:
     family = _family_of(source)
     about = {**config, **config.get("vision_config", {})}
-    width, channels, *patch = source.shape(f"{family.patch}.weight")
+    width, channels, *patch = source.shape(f"{family.patch}.weight", 4)
     num_heads, note = resolve_heads(num_heads, about.get("num_attention_heads"), width, where=where)
     gelu, problem = hf_config.read_gelu(about.get("hidden_act", family.activation))
     block = f"{family.blocks}.0"
@@ -78,8 +78,8 @@ def describe(
             f"its head reads {source.shape(f'{head}.weight')[1]} numbers and the model is {width} "
             "wide: it classifies by more than one pooled vector"
         )
-    if f"{block}.{family.mlp[0]}.weight" not in source:
-        problem = f"its blocks have no {family.mlp[0]} (a gated MLP, as DINOv2-giant has)"
+    if any(".weights_in." in name or ".gate_proj." in name for name in source.names):
+        problem = "its MLPs are gated (SwiGLU, as DINOv2-giant's are)"
     if problem:
         raise ValueError(f"{where} cannot become one of our models: {problem}.")
 

@@ -56,7 +56,7 @@ def describe(
     args = {**config.get("kwargs", {}), **config.get("model_args", {})}
     architecture = config.get("architecture", "")
     pretrained = config.get("pretrained_cfg", {})
-    width, channels, *patch = source.shape("patch_embed.proj.weight")
+    width, channels, *patch = source.shape("patch_embed.proj.weight", 4)
     known = args.get("num_heads") or _HEADS.get(architecture)
     num_heads, note = resolve_heads(num_heads, known, width, where=where)
     tanh = "tanh" in str(args.get("act_layer", "")) or bool(_TANH.match(architecture))

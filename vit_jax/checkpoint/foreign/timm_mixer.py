@@ -27,7 +27,7 @@ def describe(
     source: Source, config: Mapping[str, Any], *, num_heads: int | None, where: str
 ) -> Reading:
     del num_heads  # a Mixer has none
-    width, channels, *patch = source.shape("stem.proj.weight")
+    width, channels, *patch = source.shape("stem.proj.weight", 4)
     tokens_mlp_dim, num_tokens = source.shape("blocks.0.mlp_tokens.fc1.weight")
     num_classes = source.shape("head.weight")[0] if "head.weight" in source else 0
     model = {
