@@ -2,6 +2,8 @@
 
     python -m vit_jax.train --config configs/pretrain_fashion_mnist.py --workdir runs/fashion \\
         --config.tfds_data_dir=DIRECTORY_OF_PREPARED_TFDS_DATA_SETS
+
+Expected: at least 90 % of the 10,000 test images.
 """
 
 import ml_collections
@@ -16,6 +18,7 @@ def model_config() -> ml_collections.ConfigDict:
     config.model_name = "ViT-tiny_4"
     config.patches.size = (4, 4)
     config.hidden_size = 80
+    config.classifier = "gap"
     config.transformer.update(num_layers=4, mlp_dim=240, num_heads=4, dropout_rate=0.0)
     return config
 
@@ -26,14 +29,14 @@ def get_config() -> ml_collections.ConfigDict:
     config.dataset = "fashion_mnist"
     config.pp.crop = 28
     config.pp.channels = 1
-    config.augment.crop_area = (0.7, 1.0)
-    config.batch = 128
+    config.augment.crop_area = (0.85, 1.0)
+    config.batch = 64
     config.batch_eval = 500
-    config.total_steps = 6_000  # 13 epochs
+    config.total_steps = 9_400  # 10 epochs
     config.optimizer = "adamw"
     config.optim_dtype = "float32"
-    config.base_lr = 1.5e-3
-    config.warmup_steps = 400
+    config.base_lr = 1e-3
+    config.warmup_steps = 500
     config.weight_decay = 0.05
     config.eval_every = 1_000
     config.progress_every = 100

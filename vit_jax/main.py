@@ -2,8 +2,7 @@
 vit_jax.train.
 """
 
-from vit_jax.train import define_flags, run
+from vit_jax.train import run
 
 if __name__ == "__main__":
-    define_flags()
     run()

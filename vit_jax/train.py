@@ -21,12 +21,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
-from absl import app, flags
+from absl import flags
 from absl import logging as absl_logging
 from etils import epath
 from ml_collections import config_flags
 
-from vit_jax import checkpoint, data, models
+from vit_jax import checkpoint, commands, data, models
 from vit_jax.config import describe_options
 from vit_jax.inference_time import inference_time
 from vit_jax.training import metrics as evaluation
@@ -198,13 +198,13 @@ class Run:
         directory.sync()
         log.info(
             "Finished: %.2f %% of %s examples, after %s. The weights are in %s. Next:\n"
-            "  python -m vit_jax.predict %s IMAGE …\n"
-            "  python -m vit_jax.evaluate %s",
+            "  python -m vit_jax.convert %s OUT --to hf|timm|orbax\n"
+            "  tensorboard --logdir %s",
             100 * final["accuracy"],
             f"{final['count']:,}",
             duration(time.monotonic() - self._started),
             exported,
-            directory.path,
+            exported,
             directory.path,
         )
 
@@ -333,8 +333,7 @@ def define_flags() -> None:
     flags.mark_flag_as_required("workdir")
 
 
-run = functools.partial(app.run, main)
+run = functools.partial(commands.run, main, "train", define_flags)
 
 if __name__ == "__main__":
-    define_flags()
     run()

@@ -11,7 +11,7 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.checkpoint import formats, official, store
+from vit_jax.checkpoint import formats, official, run, store
 from vit_jax.checkpoint.card import (
     Card,
     check_card,
@@ -75,6 +75,8 @@ def load(path: epath.PathLike, *, num_heads: int | None = None) -> dict[str, Any
         return official.read(path)
     if kind == formats.ORBAX:
         return store.read(path)
+    if kind == formats.RUN:
+        return run.read_step(path)[0]
     return load_with_card(path, num_heads=num_heads)[0]
 
 
@@ -85,6 +87,9 @@ def load_with_card(
 
     A checkpoint without a card gets one from its shapes; None where those are of no model of ours.
     """
+    kind, where = formats.recognise(path)
+    if kind == formats.RUN:
+        return run.read_step(where)
     with opened(path, num_heads=num_heads) as checkpoint:
         for note in checkpoint.plan.notes:
             log.warning("%s: %s", path, note.removeprefix("note: "))

@@ -5,10 +5,10 @@ import zipfile
 
 from etils import epath
 
-from vit_jax.checkpoint import store, tensors
+from vit_jax.checkpoint import run, store, tensors
 from vit_jax.checkpoint.official import OfficialHandler
 
-NPZ, ORBAX, SAFETENSORS = "npz", "orbax", "safetensors"
+NPZ, ORBAX, RUN, SAFETENSORS = "npz", "orbax", "run", "safetensors"
 _REFUSED = "Unpickling can run any code, so it is refused; save the weights as safetensors."
 
 
@@ -23,6 +23,8 @@ def recognise(path: epath.PathLike) -> tuple[str, epath.Path]:
 def _recognise_folder(path: epath.Path) -> tuple[str, epath.Path]:
     if (file := path / OfficialHandler.FILE).exists():
         return NPZ, file
+    if step := run.find_step(path):
+        return RUN, step
     if store.is_orbax(path):
         return ORBAX, path
     if tensors.find_files(path):

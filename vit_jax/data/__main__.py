@@ -9,21 +9,17 @@ from collections import Counter
 
 import ml_collections
 import numpy as np
-from absl import app, flags, logging
+from absl import flags, logging
 from ml_collections import config_flags
 from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.table import Table
 
+from vit_jax import commands
 from vit_jax.config import default_config
 from vit_jax.data.decode import image_size
 from vit_jax.data.sources import Source, open_source, split_sizes
 from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
-
-_CONFIG = config_flags.DEFINE_config_dict("config", default_config())
-_OUT = flags.DEFINE_string("out", "contact_sheet.png", "where to draw the contact sheet")
-_ROWS = flags.DEFINE_integer("rows", 6, "images on the contact sheet", lower_bound=1)
-_VIEWS = flags.DEFINE_integer("views", 6, "times each image is augmented", lower_bound=1)
 
 _SAMPLED = 1000  # images looked at for counts and sizes, spread over the split
 _CELL = 160
@@ -31,8 +27,16 @@ _MARGIN = 8
 _CAPTION = 18
 
 
+def define_flags() -> None:
+    config_flags.DEFINE_config_dict("config", default_config())
+    flags.DEFINE_string("out", "contact_sheet.png", "where to draw the contact sheet")
+    flags.DEFINE_integer("rows", 6, "images on the contact sheet", lower_bound=1)
+    flags.DEFINE_integer("views", 6, "times each image is augmented", lower_bound=1)
+
+
 def main(argv: list[str]) -> None:
-    config = _CONFIG.value
+    given = flags.FLAGS
+    config = given.config
     logging.set_verbosity(logging.WARNING)  # tfds tells every file it opens
     if len(argv) > 2:
         sys.exit(f"one data set at a time, please; got {' '.join(argv[1:])}")
@@ -41,10 +45,10 @@ def main(argv: list[str]) -> None:
     try:
         source = open_source(config)
         show(config, source, split_sizes(config), Console())
-        contact_sheet(config, source, _ROWS.value, _VIEWS.value).save(_OUT.value)
+        contact_sheet(config, source, given.rows, given.views).save(given.out)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
-    print(f"contact sheet: {_OUT.value} (left: evaluation; right: {_VIEWS.value} x training)")
+    print(f"contact sheet: {given.out} (left: evaluation; right: {given.views} x training)")
 
 
 def show(
@@ -52,9 +56,12 @@ def show(
 ) -> None:
     """Splits, classes and image sizes, the latter two from a sample where the split is large."""
     splits = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
-    console.print(f"[bold]{source.name}[/bold]: {splits}")
+    console.print(f"[bold]{source.name}[/bold]: {splits}", soft_wrap=True)
     kind = "multi-label, " if source.multi_label else ""
-    console.print(f"{kind}{len(source.class_names)} classes; '{source.split}' has {len(source):,}")
+    console.print(
+        f"{kind}{len(source.class_names)} classes; '{source.split}' has {len(source):,} images",
+        soft_wrap=True,
+    )
 
     rows = _spread(len(source), _SAMPLED)
     labels, shapes, unreadable = Counter(), [], 0
@@ -76,7 +83,8 @@ def show(
         heights, widths = np.sort(np.array(shapes).T)
         console.print(
             f"sizes{scope}: {widths[0]} x {heights[0]} to {widths[-1]} x {heights[-1]}, "
-            f"median {int(np.median(widths))} x {int(np.median(heights))} (width x height)"
+            f"median {int(np.median(widths))} x {int(np.median(heights))} (width x height)",
+            soft_wrap=True,
         )
     if unreadable:
         console.print(f"[red]{unreadable} unreadable{scope}[/red]")
@@ -138,4 +146,4 @@ def _spread(length: int, count: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    commands.run(main, "data", define_flags)

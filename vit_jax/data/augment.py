@@ -88,6 +88,12 @@ def _warp(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
     return picture.transform(picture.size, Image.Transform.AFFINE, matrix, fillcolor=fill)
 
 
+def _posterize(picture: Image.Image, bits: int) -> Image.Image:
+    """Keeps the upper `bits`; below level 2.5 that is none, and the image black, as published."""
+    kept = [value >> (8 - bits) << (8 - bits) for value in range(256)]
+    return picture.point(kept * len(picture.getbands()))
+
+
 def _shift(level: float, size: int) -> float:
     return level * 100 * size / _REFERENCE_SIZE
 
@@ -96,7 +102,7 @@ _PICTURE_OPERATIONS = {
     "AutoContrast": lambda p, level: ImageOps.autocontrast(p),
     "Equalize": lambda p, level: ImageOps.equalize(p),
     "Invert": lambda p, level: ImageOps.invert(p),
-    "Posterize": lambda p, level: ImageOps.posterize(p, min(8, int(4 * level))),
+    "Posterize": lambda p, level: _posterize(p, min(8, int(4 * level))),
     "Solarize": lambda p, level: ImageOps.solarize(p, int(256 * level)),
     "Color": lambda p, level: ImageEnhance.Color(p).enhance(1.8 * level + 0.1),
     "Contrast": lambda p, level: ImageEnhance.Contrast(p).enhance(1.8 * level + 0.1),

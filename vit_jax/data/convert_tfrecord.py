@@ -79,8 +79,8 @@ def _records(path: Path) -> Iterator[bytes]:
         raise ValueError(f"{path} is missing")
     try:
         yield from grain.experimental.TFRecordIterDataset(str(path))
-    except EOFError as error:
-        raise ValueError(f"{path} is cut off: {error}") from error
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is damaged or cut off") from error
 
 
 if __name__ == "__main__":

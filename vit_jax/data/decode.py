@@ -4,12 +4,16 @@ JPEG goes through libjpeg-turbo with the settings TensorFlow uses, which gives t
 pixels bit for bit; every other format through Pillow. What cannot be read raises ValueError.
 """
 
+import contextlib
 import io
 import struct
+from collections.abc import Callable
 
 import numpy as np
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
+
+Box = tuple[int, int, int, int]  # y x h w
 
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 65_535  # the largest a JPEG can say
@@ -57,12 +61,38 @@ def decode(
         raise ValueError(str(error)) from error
 
 
+def decode_crop(
+    image: bytes | np.ndarray,
+    choose: Callable[[int, int], Box],
+    *,
+    channels: int = 3,
+    exif: bool = False,
+    max_pixels: int = MAX_PIXELS,
+) -> np.ndarray:
+    """`decode`, cropped to the box that `choose` makes of height and width.
+
+    A JPEG is read only as far down as the box, which saves a seventh of the time on random crops.
+    """
+    if not isinstance(image, np.ndarray) and not exif and _ends_as_jpeg(image):
+        height, width = image_size(image)
+        _refuse_absurd_size(height, width, max_pixels)
+        box = choose(height, width)
+        kept = _keep_rows(image, box[0] + box[2])
+        decoded = decode(kept, channels=channels, max_pixels=max_pixels)
+    else:
+        decoded = decode(image, channels=channels, exif=exif, max_pixels=max_pixels)
+        box = choose(*decoded.shape[:2])
+    y, x, h, w = box
+    return decoded[y : y + h, x : x + w]
+
+
 def image_size(image: bytes | np.ndarray) -> tuple[int, int]:
     """Height and width, from the header alone, before any EXIF turn."""
     if isinstance(image, np.ndarray):
         return image.shape[0], image.shape[1]
     if image[:3] == b"\xff\xd8\xff":
-        return simplejpeg.decode_jpeg_header(image)[:2]
+        with contextlib.suppress(ValueError):
+            return simplejpeg.decode_jpeg_header(image)[:2]
     try:
         with Image.open(io.BytesIO(image)) as opened:
             return opened.height, opened.width
@@ -70,13 +100,50 @@ def image_size(image: bytes | np.ndarray) -> tuple[int, int]:
         raise ValueError(str(error)) from error
 
 
+def _ends_as_jpeg(data: bytes) -> bool:
+    """Whether a JPEG is there to its last byte; if so no warning can mean lost pixels."""
+    return data[:3] == b"\xff\xd8\xff" and data[-2:] == b"\xff\xd9"
+
+
+def _keep_rows(data: bytes, rows: int) -> bytes:
+    """The same JPEG with a header that says it ends soon after `rows`, where that is sound.
+
+    It is for files whose pixels come top to bottom in one scan. Colour at half resolution is
+    interpolated from two rows on, so those are kept too, and then whole blocks.
+    """
+    at, frame, parts, block = 2, 0, 0, 8
+    while at + 12 < len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+            continue
+        if marker in (0xC0, 0xC1):  # one pass, as opposed to the progressive kinds
+            frame, parts = at, data[at + 9]
+            sampling = data[at + 11 : at + 11 + 3 * parts : 3]
+            block = 8 * max((one & 15 for one in sampling), default=1)
+        elif marker == 0xDA:  # pixels follow
+            kept = -(-(rows + 2) // block) * block
+            if not frame or data[at + 4] != parts or kept >= _two_bytes(data, frame + 5):
+                return data
+            return data[: frame + 5] + kept.to_bytes(2, "big") + data[frame + 7 :]
+        at += 2 + _two_bytes(data, at + 2)
+    return data
+
+
+def _two_bytes(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 2], "big")
+
+
 def _decode_jpeg(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.ndarray:
-    height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:  # broken, or with colour at a resolution that TurboJPEG does not know
+        return _decode_with_pillow(data, channels, exif, max_pixels)
     _refuse_absurd_size(height, width, max_pixels)
     ink = colorspace in ("CMYK", "YCCK")
     target = "CMYK" if ink else {1: "GRAY", 3: "RGB", 4: "RGBA"}[channels]
     try:
-        image = simplejpeg.decode_jpeg(data, target, fastdct=True)
+        image = simplejpeg.decode_jpeg(data, target, fastdct=True, strict=not _ends_as_jpeg(data))
     except ValueError as error:
         # Libjpeg's warnings arrive as errors. Like the reference, forgive all but lost pixels.
         if "premature end of jpeg" in str(error).lower():

@@ -18,6 +18,8 @@ from vit_jax.data.splits import base_names, hold_out, in_hash_order, select
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 
+_SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
+
 
 class Entry(NamedTuple):
     path: str  # relative to the data set's root
@@ -111,9 +113,13 @@ def _list_folder(root: Path, training: Sequence[str]) -> dict[str, list[Entry]]:
         tops = {child.name: child for child in _visible_folders(root)}
     else:
         tops = {"": root}
-    splits = {name: _list_classes(root, top) for name, top in tops.items()}
+    splits = {
+        name: _list_classes(root, top, all_needed=name in ("", *training))
+        for name, top in tops.items()
+    }
     splits = {name: entries for name, entries in splits.items() if entries}
-    if not splits:
+    classes = {entry.labels[0].lower() for entries in splits.values() for entry in entries}
+    if classes <= _SPLIT_NAMES:  # images right below train: no classes at all
         raise ValueError(
             f"{root} has no images in class folders; it needs train/CLASS/*.jpg and "
             f"test/CLASS/*.jpg, or CLASS/*.jpg, with files that end in {', '.join(SUFFIXES)}"
@@ -129,14 +135,14 @@ def _holds_splits(folder: Path) -> bool:
     return any(c.is_dir() for c in children) and not any(_is_image(c.name) for c in children)
 
 
-def _list_classes(root: Path, top: Path) -> list[Entry]:
+def _list_classes(root: Path, top: Path, all_needed: bool) -> list[Entry]:
     entries, empty = [], []
     for folder in _visible_folders(top):
         images = [str(p.relative_to(root)) for p in _images_below(folder, ())]
         entries += [Entry(path, (folder.name,)) for path in sorted(images)]
         if not images:
             empty.append(folder.name)
-    if entries and empty and top.name in ("", "train", root.name):
+    if entries and empty and all_needed:
         raise ValueError(f"{top} has class folders without images: {', '.join(empty)}")
     return entries
 

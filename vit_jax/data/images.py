@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-Box = tuple[int, int, int, int]  # y x h w
+from vit_jax.data.decode import Box
 
 # How foreign checkpoints resize for evaluation, and what Pillow calls it.
 _ANTIALIASED = {
@@ -17,8 +17,6 @@ _ANTIALIASED = {
     "bicubic": Image.Resampling.BICUBIC,
 }
 INTERPOLATIONS = ("bilinear", *_ANTIALIASED)
-
-cv2.setNumThreads(1)  # readers are threads already; more below each only get in each other's way
 
 
 def inception_crop(
@@ -126,7 +124,7 @@ def normalize(image: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarra
 
 def _resize_with_pillow(image: np.ndarray, size: tuple[int, int], resample: int) -> np.ndarray:
     height, width = size
-    if image.shape[2] in (3, 4):
+    if image.shape[2] == 3:
         return np.asarray(Image.fromarray(image).resize((width, height), resample))
     planes = [
         np.asarray(Image.fromarray(image[:, :, c]).resize((width, height), resample))

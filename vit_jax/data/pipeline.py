@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 
+import cv2
 import grain
 import jax
 import ml_collections
@@ -22,6 +23,7 @@ from vit_jax.data.transforms import eval_transform, preprocessing, train_transfo
 
 Batch = dict[str, np.ndarray]
 
+_STREAM_LENGTH = 2**50  # examples: more than any run takes, and grain counts no further than 2**63
 _READ_AHEAD_BYTES = 2**30  # of images that readers may hold between them, about
 
 
@@ -38,12 +40,14 @@ def train_batches(
     Each is this process's share of `config.batch`. `start_step` begins there at no cost, as
     `set_state` does; the state is the number of steps taken, whatever the readers and processes.
     """
+    config = config.copy_and_resolve_references()  # what readers see must not change under them
     process_index, process_count = _processes(process_index, process_count)
-    source = source or open_source(config)
+    source = open_source(config) if source is None else source
     size = _share(config.batch, process_count, "batch")
     bad = BadImages(source, config.max_bad_images)
     load = LoadForTraining(source, train_transform(config), _blank(config), config.seed, bad)
-    stream = grain.MapDataset.range(len(source)).seed(config.seed).shuffle().repeat()
+    epochs = max(1, _STREAM_LENGTH // len(source))
+    stream = grain.MapDataset.range(len(source)).seed(config.seed).shuffle().repeat(epochs)
     stream = stream.map_with_index(lambda position, index: (position // len(source), index))
 
     def batches_from(step: int) -> grain.DatasetIterator:
@@ -65,8 +69,9 @@ def eval_batches(
     Where `mask` is False a row is padding, or an image that could not be read. All processes take
     the same number of steps, `len()` of the result, whatever their shares.
     """
+    config = config.copy_and_resolve_references()
     process_index, process_count = _processes(process_index, process_count)
-    source = source or open_source(config, config.pp.test)
+    source = open_source(config, config.pp.test) if source is None else source
     size = _share(config.batch_eval, process_count, "batch_eval")
     steps = math.ceil(len(source) / config.batch_eval)
     bad = BadImages(source, config.max_bad_images)
@@ -143,7 +148,7 @@ class LoadForTraining:
     bad: BadImages
 
     def __call__(self, places: tuple[np.ndarray, np.ndarray]) -> Batch:
-        images = _empty_like(self.blank, len(places[0]))
+        images = _room_for(len(places[0]), self.blank)
         labels = [
             self._load(int(epoch), int(index), image)
             for epoch, index, image in zip(*places, images, strict=True)
@@ -174,7 +179,7 @@ class LoadForEvaluation:
     bad: BadImages
 
     def __call__(self, indices: np.ndarray) -> Batch:
-        images = _empty_like(self.blank, len(indices))
+        images = _room_for(len(indices), self.blank)
         loaded = [self._load(int(i), image) for i, image in zip(indices, images, strict=True)]
         labels, mask = zip(*loaded, strict=True)
         return {"image": images, "label": np.stack(labels), "mask": np.array(mask)}
@@ -218,7 +223,8 @@ def _join(parts: Sequence[Batch]) -> Batch:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _empty_like(blank: np.ndarray, count: int) -> np.ndarray:
+def _room_for(count: int, blank: np.ndarray) -> np.ndarray:
+    cv2.setNumThreads(1)  # readers are threads already; more below each get in each other's way
     return np.empty((count, *blank.shape), blank.dtype)
 
 

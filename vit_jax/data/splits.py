@@ -48,8 +48,9 @@ def hold_out(
     """
     if not 0 <= fraction < 1:
         raise ValueError(f"test_fraction is a share from 0 up to 1; it is {fraction}")
+    ordered = in_hash_order(examples, key)
     groups = defaultdict(list)
-    for example in in_hash_order(examples, key):
+    for example in ordered:
         groups[stratum(example)].append(example)
     test_keys = set()
     for members in groups.values():
@@ -58,7 +59,7 @@ def hold_out(
             count = max(count, 1)
         test_keys.update(key(example) for example in members[:count])
     splits: dict[str, list[T]] = {"train": [], "test": []}
-    for example in in_hash_order(examples, key):
+    for example in ordered:
         splits["test" if key(example) in test_keys else "train"].append(example)
     return splits
 

@@ -10,11 +10,11 @@ import logging
 import threading
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import ml_collections
 import tensorflow_datasets as tfds
+from etils import epath
 
 from vit_jax.data.sources import Example, class_ids
 
@@ -108,8 +108,9 @@ def _prepared_builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBui
 
 
 def _builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBuilder:
-    name, data_dir = config.dataset, config.tfds_data_dir or None
-    folder = Path(name).expanduser()
+    name = config.dataset
+    data_dir = epath.Path(config.tfds_data_dir).expanduser() if config.tfds_data_dir else None
+    folder = epath.Path(name).expanduser()
     try:
         if (folder / "dataset_info.json").is_file():
             builder = tfds.builder_from_directory(folder)
@@ -134,7 +135,7 @@ def _builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBuilder:
     return builder
 
 
-def _tfrecord_folder(name: str, data_dir: str | None) -> str:
+def _tfrecord_folder(name: str, data_dir: epath.Path | None) -> str:
     return str(tfds.builder(name, data_dir=data_dir).data_dir)
 
 
@@ -174,7 +175,7 @@ def _check_it_can_be_fetched(
     builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict
 ) -> None:
     """Says in seconds what tfds would find out after minutes of retries."""
-    where = f"{config.dataset} is not prepared in {Path(builder.data_dir).parent}"
+    where = f"{config.dataset} is not prepared in {epath.Path(builder.data_dir).parent}"
     instructions = builder.MANUAL_DOWNLOAD_INSTRUCTIONS
     if instructions and not _manual_dir(config).is_dir():
         raise ValueError(
@@ -190,9 +191,9 @@ def _check_it_can_be_fetched(
         )
 
 
-def _manual_dir(config: ml_collections.ConfigDict) -> Path:
-    data_dir = Path(config.tfds_data_dir or "~/tensorflow_datasets")
-    return Path(config.tfds_manual_dir or data_dir / "downloads" / "manual").expanduser()
+def _manual_dir(config: ml_collections.ConfigDict) -> epath.Path:
+    data_dir = epath.Path(config.tfds_data_dir or "~/tensorflow_datasets")
+    return epath.Path(config.tfds_manual_dir or data_dir / "downloads" / "manual").expanduser()
 
 
 def _reachable(url: str) -> bool:

@@ -11,11 +11,10 @@ import ml_collections
 import numpy as np
 
 from vit_jax.data import augment
-from vit_jax.data.decode import MAX_PIXELS, decode
+from vit_jax.data.decode import MAX_PIXELS, decode, decode_crop
 from vit_jax.data.images import (
     INTERPOLATIONS,
     center_crop,
-    crop,
     flip,
     inception_crop,
     normalize,
@@ -126,8 +125,13 @@ def train_transform(
         raise ValueError(f"RandAugment and colour jitter need 1 or 3 channels, not {channels}")
 
     def transform(raw: Raw, rng: np.random.Generator, out: np.ndarray | None = None) -> np.ndarray:
-        image = decode(raw, channels=channels, exif=exif, max_pixels=max_pixels)
-        image = crop(image, inception_crop(rng, *image.shape[:2], area=area))
+        image = decode_crop(
+            raw,
+            lambda height, width: inception_crop(rng, height, width, area=area),
+            channels=channels,
+            exif=exif,
+            max_pixels=max_pixels,
+        )
         if mirror and rng.random() < 0.5:
             image = flip(image)
         if recolored:

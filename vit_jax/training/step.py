@@ -54,7 +54,7 @@ def make_train_step(
             ema = optax.incremental_update(params, ema, 1.0 - config.ema_decay)
         metrics = {
             "loss": loss,
-            "grad_norm": optax.global_norm(grads),
+            "grad_norm": optax.tree.norm(grads),
             "learning_rate": schedule(state.step),
         }
         return TrainState(state.step + 1, params, opt_state, ema), metrics
