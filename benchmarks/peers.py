@@ -1,6 +1,6 @@
 """Do timm and transformers load what we write, strictly, and compute what we compute?
 
-    python benchmarks/peers.py --peer_python PYTHON --shared ../shared --out
+    python -m benchmarks.peers --peer_python PYTHON --shared ../shared --out
     benchmarks/results/peers.json
 
 PYTHON is one of an environment of its own with torch (CPU), timm and transformers. Writes the real
@@ -10,7 +10,6 @@ there on real photographs, and compares. Fails if anything differs by more than 
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import jax
 import numpy as np
 from PIL import Image
 
+from benchmarks import machine
 from vit_jax import checkpoint, models
 
 TOLERANCE = 1e-4
@@ -139,6 +139,7 @@ def main() -> None:
         subprocess.run(command + (["--stub", args.stub] if args.stub else []), check=True)
         with np.load(work / "outputs.npz") as outputs:
             theirs = dict(outputs)
+        versions = json.loads((work / "versions.json").read_text())
     results = {}
     for name, output in theirs.items():
         library, _, kind = name.partition("-")
@@ -148,11 +149,7 @@ def main() -> None:
         }
         print(f"{name:24s} {results[name]}")
     if args.out:
-        about = {
-            "machine": platform.machine(),
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-        }
+        about = {**machine.about(), "peers": versions}
         args.out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
     worst = max(result["largest difference"] for result in results.values())
     if worst > TOLERANCE:

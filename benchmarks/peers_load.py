@@ -7,6 +7,7 @@ there.
 """
 
 import argparse
+import importlib.metadata
 import json
 import runpy
 from pathlib import Path
@@ -61,6 +62,9 @@ def main() -> None:
             outputs[folder.name] = run(folder, batch)
             print("loaded strictly:", folder.name)
     np.savez(args.work / "outputs.npz", **outputs)
+    names = ("torch", "timm", "transformers")
+    versions = {name: importlib.metadata.version(name) for name in names}
+    (args.work / "versions.json").write_text(json.dumps(versions))
 
 
 if __name__ == "__main__":

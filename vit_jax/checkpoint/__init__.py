@@ -5,6 +5,7 @@ params = checkpoint.load_pretrained(
     pretrained_path="B_16.npz", init_params=variables["params"], model_config=config.model)
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,8 @@ from vit_jax.checkpoint.rescale import interpolate_posembed, rescale_grid, resiz
 from vit_jax.checkpoint.run import RunCheckpoints
 from vit_jax.checkpoint.transfer import fit_params, load_pretrained
 
+log = logging.getLogger(__name__)
+
 __all__ = [
     "Card",
     "OfficialCheckpointer",
@@ -51,6 +54,7 @@ __all__ = [
     "load_with_card",
     "make_card",
     "model_from_card",
+    "opened",
     "patch_stride",
     "recover_tree",
     "rescale_grid",
@@ -87,6 +91,8 @@ def load_with_card(
     if kind == formats.RUN:
         return run.read_step(where)
     with opened(path, num_heads=num_heads) as checkpoint:
+        for note in checkpoint.plan.notes:
+            log.warning("%s: %s", path, note.removeprefix("note: "))
         flat = read_all(checkpoint.plan.leaves(), where=str(path))
     return recover_tree(list(flat), list(flat.values())), checkpoint.card
 

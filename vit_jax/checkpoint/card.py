@@ -110,7 +110,7 @@ def check_card(card: Any, *, where: str = "The card") -> None:
 
 def model_from_card(card: Mapping[str, Any], **overrides: Any) -> nn.Module:
     """The network that a card describes; `overrides` are fields of the model, dtype= for one."""
-    fields = {**card["model"], **overrides}
+    fields = {**_tuples(card["model"]), **overrides}
     module = MlpMixer if "num_blocks" in fields else VisionTransformer
     return module(num_classes=card["num_classes"], **fields)
 
@@ -153,9 +153,10 @@ def infer_card(
 ) -> Card | None:
     """A card for parameters that came without one (flat names of ours, `.shape`s).
 
-    Shapes tell all but the pooling of a model without a class token (taken to be `gap`), and the
-    GELU, epsilon and preprocessing, for which those of Google's published models are taken. A
-    grid that is not square needs the `image_size`. None where the tree is of another model.
+    Shapes tell all but the pooling of a model without a class token (taken to be `gap`), positions
+    that are not learned (taken to be none), and the GELU, epsilon and preprocessing, for which
+    those of Google's published models are taken. A grid that is not square needs the `image_size`.
+    None where the tree is of another model.
     """
     if "stem/kernel" in shapes:
         return _infer_mixer(shapes, source, image_size)
@@ -320,6 +321,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that models are made with, so that equal models compare equal."""
+    if isinstance(value, Mapping):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _version(package: str) -> str:

@@ -12,7 +12,7 @@ from etils import epath
 from vit_jax.checkpoint import foreign, formats, official, store
 from vit_jax.checkpoint.card import Card, check_card, infer_card, parameter_shapes
 from vit_jax.checkpoint.inspection import check_fit
-from vit_jax.checkpoint.lazy import Lazy, Mapped, Plan, from_array, is_finite, refuse_not_finite
+from vit_jax.checkpoint.lazy import Lazy, Mapped, Plan, from_array, read_ahead, read_all
 from vit_jax.checkpoint.npz import Archive, open_archive, write_archive
 
 TARGETS = ("npz", "orbax", *foreign.LAYOUTS)
@@ -93,13 +93,13 @@ def opened(
         tree = flax.traverse_util.flatten_dict(store.read(path), sep="/")
         leaves = {name: from_array(array) for name, array in tree.items()}
         plan = Plan([Mapped((name,), name, "same", leaf) for name, leaf in leaves.items()])
-        card = store.read_card(path) or infer_card(leaves, source=str(path), image_size=image_size)
+        card = store.read_card(path) or infer_card(leaves, source=path.name, image_size=image_size)
         yield Opened(kind, plan, card)
     else:
         with open_archive(path) as archive:
             plan = _official_plan(archive)
             card = official.card_of(archive) or infer_card(
-                plan.leaves(), source=str(path), image_size=image_size
+                plan.leaves(), source=path.name, image_size=image_size
             )
             yield Opened(kind, plan, card)
 
@@ -155,39 +155,13 @@ def write(
         return foreign.write(path, leaves, card, to)
     if to == "orbax":
         plan = Plan([Mapped((name,), name, "same", leaf) for name, leaf in leaves.items()])
-        flat = {name: leaf.read() for name, leaf in leaves.items()}
-        refuse_not_finite([name for name, array in flat.items() if not is_finite(array)], where)
+        flat = read_all(leaves, where=where)
         store.write(flax.traverse_util.unflatten_dict(flat, sep="/"), path, card)
         return plan
     plan = official.write_plan(leaves)
     text = json.dumps(card) if card is not None else None
-    write_archive(path, _Checked(plan.leaves(), where), card=text)
+    write_archive(path, read_ahead(plan.leaves(), where=where), card=text)
     return plan
-
-
-class _Checked(Mapping):
-    """Arrays read as they are asked for; after the last, an error if any was not finite."""
-
-    def __init__(self, leaves: Mapping[str, Lazy], where: str):
-        self._leaves, self._where = leaves, where
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._leaves[name].read()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._leaves)
-
-    def __len__(self) -> int:
-        return len(self._leaves)
-
-    def items(self) -> Iterator[tuple[str, np.ndarray]]:  # type: ignore[override]
-        not_finite = []
-        for name in self._leaves:
-            array = self[name]
-            if not is_finite(array):
-                not_finite.append(name)
-            yield name, array
-        refuse_not_finite(not_finite, self._where)
 
 
 def save_as(params: Mapping[str, Any], card: Card, path: epath.PathLike, *, to: str) -> Plan:

@@ -5,8 +5,10 @@ one array at a time, and knows all names and shapes, hence all errors, before it
 """
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import cv2
@@ -98,6 +100,29 @@ def is_finite(array: np.ndarray) -> bool:
         if np.isfinite(array.sum()):  # one pass and no temporary; a NaN or inf anywhere shows in it
             return True
     return bool(np.isfinite(array).all())
+
+
+def read_ahead(leaves: Mapping[str, Lazy], *, where: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and array, each read while the one before it is written; two are in memory at a time.
+
+    After the last one, NaN or infinite weights are an error that names them.
+    """
+    names, not_finite = list(leaves), []
+
+    def read(name: str) -> np.ndarray:
+        array = np.asarray(leaves[name].read(), order="C")
+        if not is_finite(array):
+            not_finite.append(name)
+        return array
+
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        upcoming = reader.submit(read, names[0]) if names else None
+        for name, following in itertools.zip_longest(names, names[1:]):
+            array = upcoming.result()
+            upcoming = reader.submit(read, following) if following is not None else None
+            yield name, array
+            del array
+    refuse_not_finite(not_finite, where)
 
 
 def read_all(leaves: dict[str, Lazy], *, where: str) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 import jax
@@ -144,17 +144,21 @@ def open_archive(path: epath.PathLike) -> Iterator[Archive]:
 
 
 def write_archive(
-    path: epath.PathLike, arrays: Mapping[str, Any], *, card: str | None = None
+    path: epath.PathLike,
+    arrays: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    *,
+    card: str | None = None,
 ) -> None:
     """Writes arrays one by one to a temporary file, then moves it into place: all or nothing."""
+    pairs = arrays.items() if isinstance(arrays, Mapping) else arrays
     path = epath.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.parent / f".{path.name}.{os.getpid()}.partial"
     try:
         with partial.open("wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
-            for name, array in arrays.items():
+            for name, array in pairs:
                 with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                    npy.write_array(stream, np.asarray(array), allow_pickle=False)
+                    _write_array(stream, np.asarray(array))
             if card is not None:
                 if len(text := card.encode()) <= _MAX_COMMENT:
                     file.comment = text
@@ -164,3 +168,12 @@ def write_archive(
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _write_array(stream: IO[bytes], array: np.ndarray) -> None:
+    """As `npy.write_array`, without its copy of every byte for streams that are not plain files."""
+    if not array.flags.c_contiguous or array.dtype.kind not in "fiu" or not array.size:
+        npy.write_array(stream, array, allow_pickle=False)
+        return
+    npy.write_array_header_1_0(stream, npy.header_data_from_array_1_0(array))
+    stream.write(array.reshape(-1).view(np.uint8).data)

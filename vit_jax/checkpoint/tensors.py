@@ -16,7 +16,7 @@ import numpy as np
 from etils import epath
 from safetensors import SafetensorError, safe_open
 
-from vit_jax.checkpoint.lazy import Lazy, is_finite, refuse_not_finite
+from vit_jax.checkpoint.lazy import Lazy, read_ahead
 
 INDEX = "model.safetensors.index.json"
 _DTYPES = {
@@ -144,16 +144,11 @@ def write(path: epath.PathLike, arrays: Mapping[str, Lazy], metadata: Mapping[st
     partial = path.parent / f".{path.name}.{os.getpid()}.partial"
     # The format wants alignment: wide types first. Then by name, as the library does.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    not_finite = []
     try:
         with partial.open("wb") as file:
             file.write(_header(arrays, order, metadata))
-            for name in order:
-                array = np.ascontiguousarray(arrays[name].read())
-                if not is_finite(array):
-                    not_finite.append(name)
+            for _, array in read_ahead({name: arrays[name] for name in order}, where="The model"):
                 file.write(array.reshape(-1).view(np.uint8).data)
-        refuse_not_finite(not_finite, "The model")
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)

@@ -5,7 +5,9 @@ Each layout is a module with `recognises`, `source_names`, `describe` (reading) 
 """
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax.checkpoint.card import Card, check_card, parameter_shapes
-from vit_jax.checkpoint.foreign import huggingface, lucidrains, rules, timm, tokens
+from vit_jax.checkpoint.foreign import huggingface, lucidrains, rules, timm, timm_mixer, tokens
 from vit_jax.checkpoint.foreign.description import Reading, Writing
 from vit_jax.checkpoint.foreign.rules import Dims, Source
 from vit_jax.checkpoint.lazy import Lazy, Mapped, Plan, summarized
@@ -22,6 +24,7 @@ from vit_jax.checkpoint.tensors import Tensors, find_files
 from vit_jax.checkpoint.tensors import write as write_tensors
 
 LAYOUTS = {layout.NAME: layout for layout in (timm, huggingface, lucidrains)}
+_READ_ONLY = (timm_mixer,)
 CARD_KEY = "vit_jax_card"
 
 
@@ -32,7 +35,7 @@ def open_plan(path: epath.Path, *, num_heads: int | None = None) -> tuple[Plan, 
     (a config.json, or {"kwargs": …} with the constructor's arguments).
     """
     tensors = Tensors(find_files(path) if path.is_dir() else [Path(path)])
-    for layout in LAYOUTS.values():
+    for layout in (*LAYOUTS.values(), *_READ_ONLY):
         if layout.recognises(tensors.shapes):
             break
     else:
@@ -41,8 +44,8 @@ def open_plan(path: epath.Path, *, num_heads: int | None = None) -> tuple[Plan, 
             f"{path} is safetensors of no layout we know ({', '.join(LAYOUTS)}): it holds {known} …"
         )
     config = _read_config(path)
-    source = Source(tensors, layout.source_names(tensors.shapes))
     where = str(path)
+    source = Source(tensors, layout.source_names(tensors.shapes), where)
     card = None
     if CARD_KEY in tensors.metadata:  # we wrote it: the card knows what the layout cannot say
         card = json.loads(tensors.metadata[CARD_KEY])
@@ -78,9 +81,7 @@ def _read_json(path: epath.Path) -> dict[str, Any]:
 
 
 def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
-    model = reading.card["model"]
-    dims = Dims(model["transformer"]["num_heads"], tuple(model["patches"]["size"]))
-    mapped, missing = rules.read(source, reading.rules, dims)
+    mapped, missing, misshapen = rules.read(source, reading.rules, _dims(reading.card))
     mapped += tokens.read(source, reading.tokens, reading.position)
     mapped += _zero_leaves(reading)
     used = {name for item in mapped for name in item.sources}
@@ -100,6 +101,7 @@ def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
         problems.append(f"it has no {', '.join(summarized(missing))}")
     if unknown:
         problems.append(f"our model has no place for {', '.join(summarized(unknown))}")
+    problems += misshapen
     for item in mapped:
         expected = wanted.get(item.target)
         if expected is not None and tuple(expected.shape) != tuple(item.array.shape):
@@ -114,6 +116,11 @@ def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
     if problems:
         raise ValueError(f"{where} cannot become one of our models: {'; '.join(problems)}.")
     return Plan(mapped, dropped, reading.notes)
+
+
+def _dims(card: Card) -> Dims:
+    num_heads = card["model"].get("transformer", {}).get("num_heads", 1)
+    return Dims(num_heads, tuple(card["model"]["patches"]["size"]))
 
 
 def _zero_leaves(reading: Reading) -> list[Mapped]:
@@ -133,12 +140,10 @@ def write_plan(leaves: Mapping[str, Lazy], card: Card, to: str) -> tuple[Plan, W
     if "transformer" not in card["model"]:
         raise ValueError(f"Only Vision Transformers can be written --to {to}; write --to npz.")
     writing = LAYOUTS[to].prepare(card, leaves)
-    model = card["model"]
-    dims = Dims(model["transformer"]["num_heads"], tuple(model["patches"]["size"]))
     for name in writing.unused:
         if np.any(leaves[name].read()):
             raise ValueError(f"The {to} layout has no place for {name}, which is not zero.")
-    mapped = rules.write(leaves, writing.rules, dims) + writing.mapped
+    mapped = rules.write(leaves, writing.rules, _dims(card)) + writing.mapped
     used = {name for item in mapped for name in item.sources} | set(writing.unused)
     assert used >= set(leaves), sorted(set(leaves) - used)
     dropped = [(name, "zeros, and the layout has none") for name in writing.unused]
@@ -155,18 +160,17 @@ def write(path: epath.Path, leaves: Mapping[str, Lazy], card: Card, to: str) -> 
     if path.name.endswith(".safetensors"):
         write_tensors(path, plan.leaves(), metadata)
         return plan
-    if path.exists() and not path.is_dir():
-        raise ValueError(
-            f"{path} is a file; give a new folder, or a name that ends in .safetensors."
-        )
-    path.mkdir(parents=True, exist_ok=True)
-    write_tensors(path / "model.safetensors", plan.leaves(), metadata)
-    for name, content in writing.files.items():
-        _write_text(path / name, json.dumps(content, indent=2) + "\n")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} exists already; give a new folder, or a name in .safetensors.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
+    partial.mkdir()
+    try:
+        write_tensors(partial / "model.safetensors", plan.leaves(), metadata)
+        for name, content in writing.files.items():
+            (partial / name).write_text(json.dumps(content, indent=2) + "\n")
+        partial.replace(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     return plan
-
-
-def _write_text(path: epath.Path, text: str) -> None:
-    partial = path.parent / f".{path.name}.partial"
-    partial.write_text(text)
-    partial.replace(path)

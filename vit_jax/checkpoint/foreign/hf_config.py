@@ -58,11 +58,11 @@ def _size(value: Any, default: list[int]) -> int | list[int]:
 def write_preprocessing(card: Mapping[str, Any]) -> dict[str, Any] | None:
     if (about := card["preprocessing"]) is None:
         return None
-    resize, crop = about["resize"], about["crop"]
+    resize, crop = about["resize"] or about["crop"], about["crop"]
     named = lambda pair: {"height": pair[0], "width": pair[1]}  # noqa: E731
     return {
         "image_processor_type": "ViTImageProcessor" if resize == crop else "DeiTImageProcessor",
-        "do_resize": True,
+        "do_resize": about["resize"] is not None,
         "size": {"shortest_edge": resize} if isinstance(resize, int) else named(resize),
         "resample": 3 if about["interpolation"] == "bicubic" else 2,
         "do_center_crop": resize != crop,

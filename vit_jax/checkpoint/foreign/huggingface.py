@@ -7,6 +7,7 @@ both load. `FAMILIES` holds what differs between the four.
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax.checkpoint.card import make_card, square
@@ -67,7 +68,7 @@ def describe(
 ) -> Reading:
     family = _family_of(source)
     about = {**config, **config.get("vision_config", {})}
-    width, channels, *patch = source.shape(f"{family.patch}.weight")
+    width, channels, *patch = source.shape(f"{family.patch}.weight", 4)
     num_heads, note = resolve_heads(num_heads, about.get("num_attention_heads"), width, where=where)
     gelu, problem = hf_config.read_gelu(about.get("hidden_act", family.activation))
     block = f"{family.blocks}.0"
@@ -77,13 +78,14 @@ def describe(
             f"its head reads {source.shape(f'{head}.weight')[1]} numbers and the model is {width} "
             "wide: it classifies by more than one pooled vector"
         )
-    if f"{block}.{family.mlp[0]}.weight" not in source:
-        problem = f"its blocks have no {family.mlp[0]} (a gated MLP, as DINOv2-giant has)"
+    if any(".weights_in." in name or ".gate_proj." in name for name in source.names):
+        problem = "its MLPs are gated (SwiGLU, as DINOv2-giant's are)"
     if problem:
         raise ValueError(f"{where} cannot become one of our models: {problem}.")
 
     has_cls = "embeddings.cls_token" in source
-    by_map = "head.probe" in source
+    # SigLIP's image classifier averages the patches; its pooling head, if saved, is not read.
+    by_map = "head.probe" in source and not head
     model = {
         "patches": {"size": patch},
         "hidden_size": width,
@@ -116,13 +118,14 @@ def describe(
     num_classes = source.shape(f"{head}.weight")[0] if head else 0
     num_leading = sum(source.shape(t.name)[1] for t in found if t.has_rows)
     grid = _grid(source.shape(family.position)[-2] - num_leading, about.get("image_size"), patch)
+    architecture = " ".join(config.get("architectures") or [family.name])
     card = make_card(
         model=model,
         num_classes=num_classes,
         grid=grid,
         class_names=hf_config.read_labels(config.get("id2label"), num_classes),
         channels=channels,
-        source=f"Hugging Face {' '.join(config.get('architectures') or [family.name])}, {where}",
+        source=f"Hugging Face {architecture}, {Path(where).name}",
     )
     preprocessor = config.get("preprocessor")
     card["preprocessing"] = hf_config.read_preprocessing(preprocessor, card["image_size"])
@@ -134,7 +137,7 @@ def describe(
     body = _rules(family, model, head, head_dist)
     ignored = dict(_IGNORED)
     if head:
-        ignored[r"pooler\.dense\..*"] = "the head does not read the pooler"
+        ignored[r"pooler\.dense\..*|head\..*"] = "the classifier does not read it"
     return Reading(card, body, found, family.position, ignored, notes=notes)
 
 

@@ -6,6 +6,7 @@ are 64 wide unless said otherwise.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from vit_jax.checkpoint.card import make_card, square
@@ -65,7 +66,7 @@ def describe(
     patch_norm = "to_patch_embedding.3.weight" in source
     simple = "cls_token" not in source and "pos_embedding" not in source
     linear = f"to_patch_embedding.{2 if patch_norm else 1}.weight"
-    width, patch_dim = source.shape(linear)
+    width, patch_dim = source.shape(linear, 2)
     inner = source.shape("transformer.layers.0.0.to_qkv.weight")[0] // 3
     num_heads, note = resolve_heads(num_heads, args.get("heads"), inner, where=where)
     patch = _pair(args["patch_size"]) if "patch_size" in args else _square_patch(patch_dim, where)
@@ -97,21 +98,21 @@ def describe(
             f"{where} averages its class token with the patches (pool='mean'), which our models do "
             "not; load it with pool='cls', or train without a class token (SimpleViT)."
         )
-    if final_norm and head.startswith("mlp_head.1"):
+    if final_norm and (head or "").endswith(".1"):
         raise ValueError(
             f"{where} has a norm after the encoder and another in the head; one of them "
             "has no place in our models."
         )
     if model["transformer"]["head_dim"] * num_heads == width:
         model["transformer"].pop("head_dim")
-    num_classes = source.shape(f"{head}.weight")[0]
+    num_classes = source.shape(f"{head}.weight")[0] if head else 0
     grid = _grid(source, args, patch, simple)
     card = make_card(
         model=model,
         num_classes=num_classes,
         grid=grid,
         channels=patch_dim // (patch[0] * patch[1]),
-        source=f"vit-pytorch {'SimpleViT' if simple else 'ViT'}, {where}",
+        source=f"vit-pytorch {'SimpleViT' if simple else 'ViT'}, {Path(where).name}",
     )
     notes = [note] if note else []
     notes.append("note: a vit-pytorch file says nothing about preprocessing; the card has none")
@@ -125,11 +126,11 @@ def describe(
     return Reading(card, body, zeros=zeros, notes=notes)
 
 
-def _head(source: Source) -> str:
+def _head(source: Source) -> str | None:
     for name in ("linear_head", "mlp_head", "mlp_head.1", "linear_head.1"):
         if f"{name}.weight" in source and len(source.shape(f"{name}.weight")) == 2:
             return name
-    return "mlp_head"
+    return None
 
 
 def _grid(source: Source, args: Mapping[str, Any], patch: list[int], simple: bool):
@@ -154,7 +155,9 @@ def _square_patch(patch_dim: int, where: str) -> list[int]:
     return list(side)
 
 
-def _rules(model, head: str, final_norm: bool, has_out_bias: bool) -> tuple[list[Rule], list[str]]:
+def _rules(
+    model, head: str | None, final_norm: bool, has_out_bias: bool
+) -> tuple[list[Rule], list[str]]:
     linear = f"to_patch_embedding.{2 if model['patch_norm'] else 1}"
     found = [
         Rule(f"{linear}.weight", ("embedding/kernel",), PATCHES),
@@ -179,9 +182,9 @@ def _rules(model, head: str, final_norm: bool, has_out_bias: bool) -> tuple[list
         found += norm(f"{theirs}.1.net.0", f"{ours}/LayerNorm_1")
         found += dense(f"{theirs}.1.net.1", f"{ours}/MlpBlock_0/Dense_0")
         found += dense(f"{theirs}.1.net.{last}", f"{ours}/MlpBlock_0/Dense_1")
-    last_norm = "transformer.norm" if final_norm else head.replace(".1", ".0")
+    last_norm = "transformer.norm" if final_norm else (head or "mlp_head.1").replace(".1", ".0")
     found += norm(last_norm, "fc_norm" if model["fc_norm"] else "Transformer/encoder_norm")
-    found += dense(head, "head")
+    found += dense(head, "head") if head else []
     return found, zeros
 
 

@@ -133,15 +133,26 @@ def output(theirs: str, ours: str) -> list[Rule]:
 class Source:
     """A foreign file under its layout's own names, whatever prefix or generation it is saved in."""
 
-    def __init__(self, tensors: Tensors, names: Mapping[str, str]):
+    def __init__(self, tensors: Tensors, names: Mapping[str, str], where: str):
         self.names = dict(names)  # the layout's -> the file's
-        self._tensors = tensors
+        self._tensors, self._where = tensors, where
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._tensors.shapes[self.names[name]].shape
+    def shape(self, name: str, num_axes: int | None = None) -> tuple[int, ...]:
+        """The shape of an array that the model's size is told by; an error if it is not there."""
+        if name not in self.names:
+            raise ValueError(
+                f"{self._where} has no {name}, without which its size cannot be told. It is not "
+                "whole, or of a model that is none of ours."
+            )
+        shape = self._tensors.shapes[self.names[name]].shape
+        if num_axes is not None and len(shape) != num_axes:
+            raise ValueError(
+                f"{self._where} has {self.names[name]} {shape}, where {num_axes} axes are needed."
+            )
+        return shape
 
     def lazy(self, name: str, rows: slice | None = None) -> Lazy:
         return self._tensors.lazy(self.names[name], rows)
@@ -152,15 +163,23 @@ class Source:
         return len({text.split(".")[0] for text in rest})
 
 
-def read(source: Source, rules: Sequence[Rule], dims: Dims) -> tuple[list[Mapped], list[str]]:
-    """Our leaves, and what stood in the way: arrays that are missing or cannot be cut to shape."""
-    mapped, problems = [], []
+class Found(NamedTuple):
+    mapped: list[Mapped]
+    missing: list[str]
+    misshapen: list[str]
+
+
+def read(source: Source, rules: Sequence[Rule], dims: Dims) -> Found:
+    """Our leaves, the arrays that are missing, and those that cannot be split, in words."""
+    mapped, missing, misshapen = [], [], []
     for rule in rules:
         if rule.theirs not in source:
-            problems.append(rule.theirs)
+            missing.append(rule.theirs)
             continue
         length = source.shape(rule.theirs)[0]
-        part = length // len(rule.ours)
+        part, rest = divmod(length, len(rule.ours))
+        if rest:
+            misshapen.append(f"{rule.theirs} has {length} rows, not a multiple of {len(rule.ours)}")
         for i, ours in enumerate(rule.ours):
             rows = slice(i * part, (i + 1) * part) if len(rule.ours) > 1 else None
             told = rule.how.read_as
@@ -171,7 +190,7 @@ def read(source: Source, rules: Sequence[Rule], dims: Dims) -> tuple[list[Mapped
             with contextlib.suppress(ValueError, IndexError):
                 lazy = lazy.map(lambda x, how=rule.how: how.to_ours(x, dims))
             mapped.append(Mapped((source.names[rule.theirs],), ours, told, lazy))
-    return mapped, problems
+    return Found(mapped, missing, misshapen)
 
 
 def write(leaves: Mapping[str, Lazy], rules: Sequence[Rule], dims: Dims) -> list[Mapped]:

@@ -7,6 +7,7 @@ Written with a config.json that `timm.create_model("local-dir:FOLDER")` builds t
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from vit_jax.checkpoint.card import make_card, patch_stride, square
@@ -55,11 +56,17 @@ def describe(
     args = {**config.get("kwargs", {}), **config.get("model_args", {})}
     architecture = config.get("architecture", "")
     pretrained = config.get("pretrained_cfg", {})
-    width, channels, *patch = source.shape("patch_embed.proj.weight")
+    width, channels, *patch = source.shape("patch_embed.proj.weight", 4)
     known = args.get("num_heads") or _HEADS.get(architecture)
     num_heads, note = resolve_heads(num_heads, known, width, where=where)
     tanh = "tanh" in str(args.get("act_layer", "")) or bool(_TANH.match(architecture))
     pool = args.get("global_pool") or config.get("global_pool") or _pool(source)
+    if pool not in ("token", "avg", "map") or args.get("pool_include_prefix"):
+        raise ValueError(
+            f"{where} cannot become one of our models: it pools by {pool!r}"
+            + (" over its prefix tokens too" if args.get("pool_include_prefix") else "")
+            + ", and ours pool by token, by avg (of the patches) or by map."
+        )
 
     model = {
         "patches": {"size": patch},
@@ -98,9 +105,9 @@ def describe(
         grid=grid,
         class_names=labels if labels and len(labels) == num_classes else None,
         channels=channels,
-        source=f"timm {architecture}".strip() + f", {where}",
+        source=f"timm {architecture}".strip() + f", {Path(where).name}",
     )
-    card["preprocessing"] = _read_preprocessing(pretrained, card["image_size"])
+    card["preprocessing"] = read_preprocessing(pretrained, card["image_size"])
     notes = [note] if note else []
     if not pretrained:
         notes.append("note: no config.json; timm's own preprocessing of AugReg models is assumed")
@@ -232,7 +239,7 @@ def _resnet_rules(num_layers, stem: str) -> list[Rule]:
     return found
 
 
-def _read_preprocessing(pretrained: Mapping[str, Any], size: list[int] | None):
+def read_preprocessing(pretrained: Mapping[str, Any], size: list[int] | None):
     """timm resizes the shorter side to crop / crop_pct (PIL, so with antialias), then crops."""
     if size is None:
         return None
@@ -365,7 +372,7 @@ def _write_preprocessing(card: Mapping[str, Any]) -> dict[str, Any]:
     if size := card["image_size"]:
         found |= {"input_size": [card["channels"], *size], "fixed_input_size": True}
     if about := card["preprocessing"]:
-        resize, crop = about["resize"], about["crop"]
+        resize, crop = about["resize"] or about["crop"], about["crop"]
         side = resize if isinstance(resize, int) else min(resize)
         found |= {
             "interpolation": "bicubic" if about["interpolation"] == "bicubic" else "bilinear",

@@ -1,0 +1,215 @@
+"""Published checkpoints by name: what they are, where they live, and a cache of those fetched.
+
+The table is catalog.csv beside this file (and as checkpoints/catalog.csv in the repository). A
+row's homes are tried in order; each is a hub repository (`hub:owner/name`) or a bucket path
+(`gs://…`).
+"""
+
+import csv
+import dataclasses
+import difflib
+import json
+import os
+import re
+import urllib.parse
+from collections.abc import Callable
+from pathlib import Path
+
+from vit_jax.checkpoint import download
+
+TABLE = Path(__file__).with_name("catalog.csv")
+# Where homes are reached. A company's mirror can stand in: VIT_JAX_HUB=https://mirror/…
+ENDPOINTS = {
+    "hub": ("VIT_JAX_HUB", "https://huggingface.co"),
+    "bucket": ("VIT_JAX_BUCKET", "https://storage.googleapis.com"),
+}
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*")
+
+# Told of each file as it arrives: its name, bytes so far, bytes in all if known.
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One row. `accuracy` is the published ImageNet top-1, in percent, of this very file."""
+
+    name: str
+    model: str
+    representation: int | None
+    resolution: int
+    classes: int
+    parameters: int
+    mib: int
+    licence: str
+    accuracy: float | None
+    training: str
+    homes: tuple[str, ...]
+    sha256: str | None
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteFile:
+    url: str
+    name: str
+    needed: bool = True
+
+
+def entries() -> dict[str, Entry]:
+    with TABLE.open(newline="") as file:
+        return {row["name"]: _entry(row) for row in csv.DictReader(file)}
+
+
+def _entry(row: dict[str, str]) -> Entry:
+    return Entry(
+        name=row["name"],
+        model=row["model"],
+        representation=int(row["representation"]) if row["representation"] else None,
+        resolution=int(row["resolution"]),
+        classes=int(row["classes"]),
+        parameters=int(row["parameters"]),
+        mib=int(row["mib"]),
+        licence=row["licence"],
+        accuracy=float(row["accuracy"]) if row["accuracy"] else None,
+        training=row["training"],
+        homes=tuple(row["homes"].split()),
+        sha256=row["sha256"] or None,
+        note=row["note"],
+    )
+
+
+def find(name: str) -> Entry:
+    table = entries()
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(near)}?" if near else "`list` shows them all."
+    raise ValueError(f"There is no checkpoint {name!r} in the catalog. {hint}")
+
+
+def cache_dir(cache: str | os.PathLike | None = None) -> Path:
+    """The cache given, or $VIT_JAX_CACHE, or ~/.cache/vit_jax."""
+    return Path(cache or os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax").expanduser()
+
+
+def remote_files(home: str) -> tuple[str, list[RemoteFile]]:
+    """A home's kind, and the files to fetch from it."""
+    if home.startswith("hub:"):
+        repository = home.removeprefix("hub:")
+        base = f"{_endpoint('hub')}/{urllib.parse.quote(repository)}/resolve/main"
+        return "hub", [
+            RemoteFile(f"{base}/config.json", "config.json"),
+            RemoteFile(f"{base}/preprocessor_config.json", "preprocessor_config.json", False),
+            RemoteFile(f"{base}/model.safetensors", "model.safetensors"),
+        ]
+    if home.startswith("gs://"):
+        path = home.removeprefix("gs://")
+        url = f"{_endpoint('bucket')}/{urllib.parse.quote(path)}"
+        return "bucket", [RemoteFile(url, path.rsplit("/", 1)[-1])]
+    raise ValueError(f"A home is hub:OWNER/NAME or gs://BUCKET/PATH, not {home!r}.")
+
+
+def _endpoint(kind: str) -> str:
+    variable, default = ENDPOINTS[kind]
+    return os.environ.get(variable, default).rstrip("/")
+
+
+def fetch(
+    name: str,
+    *,
+    cache: str | os.PathLike | None = None,
+    offline: bool = False,
+    allow_http: bool = False,
+    timeout: float = 30.0,
+    progress: Progress | None = None,
+) -> Path:
+    """The path of a catalogued checkpoint, fetched if the cache has it not: give it to `load`.
+
+    The homes are tried in order; if none works, the error says how each failed. A file whose sha256
+    is not in the catalog is trusted the first time; its hash is recorded and checked ever after.
+    """
+    entry = find(name)
+    root = cache_dir(cache)
+    for home in entry.homes:
+        if (path := _cached(root, entry.name, home)) is not None:
+            return path
+    if offline:
+        raise download.DownloadError(
+            f"{name} is not in the cache {root}, and --offline forbids fetching it."
+        )
+    failures = []
+    for home in entry.homes:
+        try:
+            return _fetch_home(root, entry, home, allow_http, timeout, progress)
+        except download.DownloadError as e:
+            failures.append(f"{home}: {e}")
+    raise download.DownloadError(f"{name} could not be fetched. {' | '.join(failures)}")
+
+
+def _fetch_home(root, entry, home, allow_http, timeout, progress) -> Path:
+    kind, files = remote_files(home)
+    folder = _folder(root, entry.name, kind)
+    known = _known_hashes(root)
+    for file in files:
+        if not _SAFE.fullmatch(file.name):
+            raise download.DownloadError(f"the file name {file.name!r} is not a plain one")
+        is_weights = file.name.endswith((".npz", ".safetensors"))
+        expected = known.get(file.url)
+        if is_weights and kind == "bucket":
+            expected = entry.sha256 or expected
+        try:
+            found = download.fetch(
+                file.url,
+                folder / file.name,
+                sha256=expected,
+                allow_http=allow_http,
+                timeout=timeout,
+                progress=(lambda n, total, f=file: progress(f.name, n, total))
+                if progress
+                else None,
+            )
+        except download.DownloadError as e:
+            if file.needed or "answered 404" not in str(e):
+                raise
+            continue
+        _record(root, file.url, found)
+    path = _cached(root, entry.name, home)
+    assert path is not None
+    return path
+
+
+def _cached(root: Path, name: str, home: str) -> Path | None:
+    """The checkpoint if it is in the cache whole; an error if a file is not what it was."""
+    kind, files = remote_files(home)
+    folder = _folder(root, name, kind)
+    known = _known_hashes(root)
+    if not all((folder / file.name).exists() for file in files if file.needed):
+        return None
+    for file in files:
+        path = folder / file.name
+        if path.exists() and file.url in known and download.file_hash(path) != known[file.url]:
+            raise download.DownloadError(
+                f"{path} is not the file that was downloaded: its sha256 is no longer "
+                f"{known[file.url]}. Delete it to fetch it again."
+            )
+    return folder if kind == "hub" else folder / files[0].name
+
+
+def _folder(root: Path, name: str, kind: str) -> Path:
+    if not _SAFE.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be the name of a folder in the cache.")
+    return root / name / kind
+
+
+def _known_hashes(root: Path) -> dict[str, str]:
+    try:
+        return json.loads((root / "hashes.json").read_text())
+    except FileNotFoundError:
+        return {}
+
+
+def _record(root: Path, url: str, sha256: str) -> None:
+    known = {**_known_hashes(root), url: sha256}
+    partial = root / f".hashes.{os.getpid()}.partial"
+    partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    partial.replace(root / "hashes.json")

@@ -1,0 +1,66 @@
+"""timm's MlpMixer, read only: where Google's Mixer weights live on.
+
+timm runs them with the erf GELU; ours is the tanh GELU they were trained with.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vit_jax.checkpoint.card import make_card, square
+from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse
+from vit_jax.checkpoint.foreign.rules import Source, conv, dense, norm
+from vit_jax.checkpoint.foreign.timm import read_preprocessing
+
+NAME = "timm_mixer"
+
+
+def recognises(names: Mapping[str, Any]) -> bool:
+    return "stem.proj.weight" in names and "blocks.0.mlp_tokens.fc1.weight" in names
+
+
+def source_names(names: Mapping[str, Any]) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+def describe(
+    source: Source, config: Mapping[str, Any], *, num_heads: int | None, where: str
+) -> Reading:
+    del num_heads  # a Mixer has none
+    width, channels, *patch = source.shape("stem.proj.weight", 4)
+    tokens_mlp_dim, num_tokens = source.shape("blocks.0.mlp_tokens.fc1.weight")
+    num_classes = source.shape("head.weight")[0] if "head.weight" in source else 0
+    model = {
+        "patches": {"size": patch},
+        "num_blocks": source.count("blocks."),
+        "hidden_dim": width,
+        "tokens_mlp_dim": tokens_mlp_dim,
+        "channels_mlp_dim": source.shape("blocks.0.mlp_channels.fc1.weight")[0],
+    }
+    card = make_card(
+        model=model,
+        num_classes=num_classes,
+        grid=square(num_tokens),
+        channels=channels,
+        source=f"timm {config.get('architecture', 'MlpMixer')}, {Path(where).name}",
+    )
+    pretrained = {"crop_pct": 0.875, **config.get("pretrained_cfg", {})}
+    card["preprocessing"] = read_preprocessing(pretrained, card["image_size"])
+
+    body = conv("stem.proj", "stem")
+    for i in range(model["num_blocks"]):
+        theirs, ours = f"blocks.{i}", f"MixerBlock_{i}"
+        for k, part in enumerate(("token", "channel")):
+            body += norm(f"{theirs}.norm{k + 1}", f"{ours}/LayerNorm_{k}")
+            for layer in (0, 1):
+                name = f"{theirs}.mlp_{part}s.fc{layer + 1}"
+                body += dense(name, f"{ours}/{part}_mixing/Dense_{layer}")
+    body += norm("norm", "pre_head_layer_norm")
+    body += dense("head", "head") if num_classes else []
+    notes = ["note: timm runs these with the erf GELU, ours is the tanh GELU of their training"]
+    return Reading(card, body, notes=notes)
+
+
+def prepare(card: Mapping[str, Any], leaves: Mapping[str, Any]) -> Writing:
+    refuse(["Mixers are only read from there"], "timm's Mixer layout")
+    raise AssertionError
