@@ -20,11 +20,7 @@ CHECKPOINT = Path(__file__).resolve().parent.parent / "checkpoints" / "fashion_m
 
 def get_config() -> ml_collections.ConfigDict:
     config = default_config()
-    config.model = full_model_config("testing")
-    config.model.model_name = "ViT-tiny_4"
-    config.model.patches.size = (4, 4)
-    config.model.hidden_size = 80
-    config.model.transformer.update(num_layers=4, mlp_dim=240, num_heads=4, dropout_rate=0.0)
+    config.model = full_model_config("R+ViT-tiny_4")
     config.pretrained = str(CHECKPOINT)
     config.dataset = "digits"
     config.pp.crop = 32

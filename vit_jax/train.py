@@ -46,6 +46,7 @@ RECIPES = Path(__file__).parent / "configs"
 
 def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Any:
     """Trains as `config` says, in `workdir`, and returns the final parameters."""
+    config = with_style_of_pretrained(config)
     with (
         open_workdir(workdir, config) as directory,
         logging_to(directory.local / "train.log"),
@@ -191,9 +192,10 @@ class Run:
 
     def finish(self, state, results, directory, checkpoints, report) -> None:
         """Exports the weights, and says how it went and what to try next."""
-        final = results.get(int(state.step)) or self.evaluate(state, report)
-        if config_best := checkpoints.best_step:
-            log.info("The best checkpoint is step %s.", f"{config_best:,}")
+        # A finished run that is started again has told its numbers already.
+        final = results.get(int(state.step)) or self._evaluate(state.params)
+        if best := checkpoints.best_step:
+            log.info("The best checkpoint is step %s.", f"{best:,}")
         log.info("%s", class_table(final, self.train.class_names))
         exported = directory.path / "model.npz"
         params = models.unstack_blocks(jax.device_get(state.params))
@@ -247,6 +249,29 @@ def _stacked_if_scanned(config: ml_collections.ConfigDict, params: Any) -> Any:
     return (
         jax.eval_shape(models.stack_blocks, params) if is_abstract else models.stack_blocks(params)
     )
+
+
+def with_style_of_pretrained(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """The config with what its weights were trained with: GELU, eps and the like, from their card.
+
+    A checkpoint that does not say (a bare official file) leaves the recipe as it is.
+    """
+    path = pretrained_path(config)
+    if not path or "num_blocks" in config.model or not epath.Path(path).expanduser().exists():
+        return config
+    with checkpoint.opened(path) as opened:
+        card = opened.card
+    if card is None or card["source"].startswith("inferred"):
+        return config
+    config = config.copy_and_resolve_references()
+    for name in ("gelu", "norm_eps", "qkv_bias", "patch_norm", "layer_scale", "fc_norm"):
+        theirs = card["model"].get(name, getattr(models.VisionTransformer, name))
+        if config.model[name] != theirs:
+            log.warning(
+                "model.%s is %r, as in the weights, not %r.", name, theirs, config.model[name]
+            )
+            config.model[name] = theirs
+    return config
 
 
 def pretrained_path(config: ml_collections.ConfigDict) -> str:

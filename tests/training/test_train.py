@@ -276,8 +276,8 @@ def test_help_lists_every_option_with_its_meaning():
 # Recipes
 
 RECIPES = {
-    "quickstart.py": ["", "ViT-tiny_4", 10],
-    "pretrain_fashion_mnist.py": ["", "ViT-tiny_4", 10],
+    "quickstart.py": ["", "R+ViT-tiny_4", 10],
+    "pretrain_fashion_mnist.py": ["", "R+ViT-tiny_4", 10],
     "vit.py": ["b16,cifar10", "ViT-B_16", 10],
     "augreg.py": ["R_Ti_16", "R+ViT-Ti_16", 37],
     "mixer.py": ["b16,cifar10", "Mixer-B_16", 10],

@@ -87,9 +87,6 @@ def load_with_card(
 
     A checkpoint without a card gets one from its shapes; None where those are of no model of ours.
     """
-    kind, where = formats.recognise(path)
-    if kind == formats.RUN:
-        return run.read_step(where)
     with opened(path, num_heads=num_heads) as checkpoint:
         for note in checkpoint.plan.notes:
             log.warning("%s: %s", path, note.removeprefix("note: "))

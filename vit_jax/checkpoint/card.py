@@ -5,9 +5,9 @@
      "source": "…", "versions": {…}, "metrics": {…}}
 
 With it, a path is all that `predict`, `evaluate`, `explain` and `convert` need. `preprocessing`
-says how an image file becomes the model's input: `resize` (an int: the shorter side; [h, w]:
-exactly), `crop` [h, w] from the centre, `interpolation`, then (x / 255 - mean) / std per channel;
-`exif` says whether the camera's rotation is applied first.
+is what `vit_jax.data.eval_transform` takes: `resize` (the shorter side before a centre crop, or
+[h, w] exactly, or null: straight to the crop), `crop` [h, w], `interpolation`, `channels`, then
+(x / 255 - mean) / std per channel; `exif` says whether the camera's rotation is applied first.
 """
 
 import importlib.metadata
@@ -68,7 +68,7 @@ def make_card(
         "image_size": None,
         "grid": [int(n) for n in grid] if grid is not None else None,
         "channels": channels,
-        "preprocessing": _plain(preprocessing) if preprocessing is not None else None,
+        "preprocessing": _complete(preprocessing, channels),
         "source": source,
         "versions": {name: _version(name) for name in ("vit_jax", "jax", "flax")},
         "metrics": _plain(metrics or {}),
@@ -78,6 +78,16 @@ def make_card(
         card["image_size"] = [n * s for n, s in zip(card["grid"], strides, strict=True)]
     check_card(card)
     return card
+
+
+def _complete(preprocessing: Mapping[str, Any] | None, channels: int) -> dict[str, Any] | None:
+    """With the channels, and null for a resize that is the crop itself."""
+    if preprocessing is None:
+        return None
+    plain = {"channels": channels, **_plain(preprocessing)}
+    if plain.get("resize") == plain.get("crop"):
+        plain["resize"] = None
+    return plain
 
 
 def check_card(card: Any, *, where: str = "The card") -> None:
@@ -201,19 +211,19 @@ def infer_card(
         num_classes=_width_of(shapes, "head/kernel"),
         grid=grid,
         channels=channels,
-        preprocessing=google_preprocessing(size) if size else None,
+        preprocessing=google_preprocessing(size, channels) if size else None,
         source=f"inferred from the shapes in {source}",
     )
 
 
-def google_preprocessing(size: Sequence[int]) -> dict[str, Any]:
+def google_preprocessing(size: Sequence[int], channels: int = 3) -> dict[str, Any]:
     """As the reference evaluates: squeezed to the size without antialias, values in [-1, 1]."""
     return {
-        "resize": list(size),
+        "resize": None,
         "crop": list(size),
         "interpolation": "bilinear",
-        "mean": [0.5] * 3,
-        "std": [0.5] * 3,
+        "mean": [0.5] * channels,
+        "std": [0.5] * channels,
         "exif": False,
     }
 
@@ -236,7 +246,9 @@ def _infer_mixer(shapes: Mapping[str, Any], source: str, image_size: Sequence[in
         num_classes=_width_of(shapes, "head/kernel"),
         grid=grid,
         channels=channels,
-        preprocessing=google_preprocessing([grid[0] * ph, grid[1] * pw]) if grid else None,
+        preprocessing=google_preprocessing([grid[0] * ph, grid[1] * pw], channels)
+        if grid
+        else None,
         source=f"inferred from the shapes in {source}",
     )
 

@@ -9,7 +9,7 @@ import flax.traverse_util
 import numpy as np
 from etils import epath
 
-from vit_jax.checkpoint import foreign, formats, official, store
+from vit_jax.checkpoint import foreign, formats, official, run, store
 from vit_jax.checkpoint.card import Card, check_card, infer_card, parameter_shapes
 from vit_jax.checkpoint.inspection import check_fit
 from vit_jax.checkpoint.lazy import Lazy, Mapped, Plan, from_array, read_ahead, read_all
@@ -89,11 +89,15 @@ def opened(
     if kind == formats.SAFETENSORS:
         plan, card, layout = foreign.open_plan(path, num_heads=num_heads)
         yield Opened(layout, plan, card)
-    elif kind == formats.ORBAX:
-        tree = flax.traverse_util.flatten_dict(store.read(path), sep="/")
-        leaves = {name: from_array(array) for name, array in tree.items()}
+    elif kind in (formats.ORBAX, formats.RUN):
+        if kind == formats.RUN:
+            tree, card = run.read_step(path)
+        else:
+            tree, card = store.read(path), store.read_card(path)
+        flat = flax.traverse_util.flatten_dict(tree, sep="/")
+        leaves = {name: from_array(array) for name, array in flat.items()}
         plan = Plan([Mapped((name,), name, "same", leaf) for name, leaf in leaves.items()])
-        card = store.read_card(path) or infer_card(leaves, source=path.name, image_size=image_size)
+        card = card or infer_card(leaves, source=path.name, image_size=image_size)
         yield Opened(kind, plan, card)
     else:
         with open_archive(path) as archive:

@@ -84,7 +84,9 @@ def eval_transform(
         )
         if in_float:
             image = image.astype(np.float32)
-        if cover:
+        if isinstance(cover, list | tuple):
+            image = center_crop(resize(image, tuple(cover), interpolation), size)
+        elif cover:
             large = tuple(round(side * cover / min(size)) for side in size)
             image = center_crop(resize_to_cover(image, large, interpolation), size)
         else:

@@ -26,6 +26,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "testing": Size(10, 1, 10, 2),
+    "tiny": Size(80, 4, 240, 4),
     "Ti": Size(192, 12, 768, 3),
     "S": Size(384, 12, 1536, 6),
     "B": Size(768, 12, 3072, 12),
@@ -43,6 +44,7 @@ class ViT(NamedTuple):
     dropout_rate: float = 0.0
     classifier: str = "token"
     resnet: tuple[int, ...] | None = None  # units per stage; () is the root alone
+    resnet_width: float = 1
 
 
 class Mixer(NamedTuple):
@@ -78,6 +80,8 @@ MODELS: dict[str, ViT | Mixer] = {
     "Mixer-B_16": Mixer(16, 12, 768, 384, 3072),
     "Mixer-B_32": Mixer(32, 12, 768, 384, 3072),
     "Mixer-L_16": Mixer(16, 24, 1024, 512, 4096),
+    # ours: the checkpoint bundled in checkpoints/, one token for 4×4 pixels
+    "R+ViT-tiny_4": ViT("tiny", 1, classifier="gap", resnet=(), resnet_width=0.5),
     "testing": ViT("testing", 16, dropout_rate=0.1),
     "testing-unpooled": ViT("testing", 16, dropout_rate=0.1, classifier="unpooled"),
 }
@@ -166,7 +170,7 @@ def _vit_config(name: str, row: ViT) -> ml_collections.ConfigDict:
         }
     )
     if row.resnet is not None:
-        config.resnet = {"num_layers": row.resnet, "width_factor": 1}
+        config.resnet = {"num_layers": row.resnet, "width_factor": row.resnet_width}
     return config
 
 

@@ -62,7 +62,7 @@ def write_preprocessing(card: Mapping[str, Any]) -> dict[str, Any] | None:
     named = lambda pair: {"height": pair[0], "width": pair[1]}  # noqa: E731
     return {
         "image_processor_type": "ViTImageProcessor" if resize == crop else "DeiTImageProcessor",
-        "do_resize": about["resize"] is not None,
+        "do_resize": True,
         "size": {"shortest_edge": resize} if isinstance(resize, int) else named(resize),
         "resample": 3 if about["interpolation"] == "bicubic" else 2,
         "do_center_crop": resize != crop,
