@@ -8,7 +8,7 @@ table. DATASET: a tfds name, a folder of images, a CSV of path,label. CIFAR-10, 
 ImageNet have the reference's presets (SGD, cosine, 384 px, batch 512 in 8 parts); others get 2,500
 steps on `train`, tested on `test`.
 
-Expected: the reference's README reports 98.6 % for b16,cifar10 from the i21k weights. Not measured
+Expected: the reference's README reports 98.9 % for b16,cifar10 from the i21k weights. Not measured
 here: it needs an accelerator and those weights. The step itself follows the reference's recorded
 trajectory to 1e-4 (tests/training), and docs/experiments.md has a small real run.
 """

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.reference import golden, random_params
+from tests.reference import GOLDEN, golden, random_params
 from vit_jax import checkpoint, models
 
 
@@ -251,3 +251,18 @@ def test_inspect_params_reports_from_both_sides():
 def test_recover_tree_nests_flat_names():
     tree = checkpoint.recover_tree(["a/b", "a/c/d", "e"], [1, 2, 3])
     assert tree == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "convention"),
+    [("timm_vit.safetensors", "cubic_antialias"), ("hf_vit", "torch_bicubic")],
+)
+def test_foreign_positions_are_rescaled_as_their_own_library_does(name, convention):
+    params, card = checkpoint.load_with_card(GOLDEN / name)
+    model = checkpoint.model_from_card(card)
+    init = random_params(model, jnp.ones((1, 48, 48, 3)))
+    loaded = load(GOLDEN / name, init)
+    expected = checkpoint.rescale_grid(
+        positions(params), (4, 4), (6, 6), num_extra_tokens=1, convention=convention
+    )
+    np.testing.assert_allclose(positions(loaded), expected, atol=1e-6)

@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int | None], None]
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One row. `accuracy` is the published ImageNet top-1, in percent, of this very file."""
+    """One row. `accuracy` is the published ImageNet top-1, in percent, of this model."""
 
     name: str
     model: str

@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 
 Grid = tuple[int, int]
 
+# How the library that a checkpoint comes from rescales its own grid.
+_CONVENTIONS = {"timm": "cubic_antialias", "hf": "torch_bicubic"}
+
 
 def load_pretrained(
     *,
@@ -30,7 +33,7 @@ def load_pretrained(
     keep_head: bool = False,
     grid: Grid | None = None,
     pretrained_grid: Grid | None = None,
-    convention: str = "google",
+    convention: str | None = None,
 ) -> dict[str, Any]:
     """A checkpoint's weights, fitted to the model that `init_params` come from.
 
@@ -38,10 +41,13 @@ def load_pretrained(
     head is the fresh one; `keep_head=True` keeps a head of the right shape. `grid` is the (height,
     width) in patches that the model runs at and `pretrained_grid` the one it was trained at; each
     is taken to be square where it is not given. `convention` is how the grid is resized (see
-    `rescale`).
+    `rescale`), by default as the library that the checkpoint comes from does it.
     """
-    from vit_jax.checkpoint import load
+    from vit_jax.checkpoint import load, opened
 
+    if convention is None:
+        with opened(pretrained_path) as checkpoint:
+            convention = _CONVENTIONS.get(checkpoint.format, "google")
     return fit_params(
         load(pretrained_path),
         init_params,
