@@ -137,6 +137,25 @@ def test_the_newest_and_the_best_checkpoints_are_kept(finished):
     assert kept == {25, 30, best}
 
 
+def test_a_workdir_converts_to_other_formats(finished, tmp_path):
+    checkpoint.convert(finished[0], tmp_path / "again.npz")
+    params, card = checkpoint.load_with_card(tmp_path / "again.npz")
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(finished[1]), params)
+    assert card["class_names"] == [str(digit) for digit in range(10)]
+
+
+def test_weights_bring_their_gelu_and_eps_into_a_run(finished, tmp_path):
+    params, card = checkpoint.load_with_card(finished[0])
+    card["model"] |= {"gelu": "erf", "norm_eps": 1e-12}
+    checkpoint.save(params, tmp_path / "erf.npz", card=card)
+    config = load_recipe()
+    config.pretrained = str(tmp_path / "erf.npz")
+    config.total_steps = 1
+    train_and_evaluate(config, tmp_path / "run")
+    _, card = checkpoint.load_with_card(tmp_path / "run")
+    assert (card["model"]["gelu"], card["model"]["norm_eps"]) == ("erf", 1e-12)
+
+
 # Stopping and going on
 
 

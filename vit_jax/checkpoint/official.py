@@ -16,7 +16,6 @@ from typing import Any
 
 import flax.traverse_util
 import jax
-import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
@@ -168,7 +167,7 @@ def _read_leaves(
     not_finite = []
     for name, leaves in steps.items():
         array = archive.read(name)
-        if not _all_finite(array):
+        if not lazy.is_finite(array):
             not_finite.append(name)
         for leaf in leaves:
             if leaf.note:
@@ -191,15 +190,6 @@ def place(value: np.ndarray, target: jax.ShapeDtypeStruct) -> jax.Array:
     if sharding is None:
         return jax.device_put(value)
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
-
-
-def _all_finite(array: np.ndarray) -> bool:
-    if not np.issubdtype(array.dtype, np.floating) and array.dtype != ml_dtypes.bfloat16:
-        return True
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(array.sum()):  # one pass and no temporary; a NaN or inf anywhere shows in it
-            return True
-    return bool(np.isfinite(array).all())
 
 
 def write(params: Mapping[str, Any], path: epath.PathLike, card: Card | None = None) -> None:
