@@ -48,7 +48,7 @@ def kill_when(workdir, said):
             process.send_signal(signal.SIGKILL)
             break
     process.stderr.close()
-    assert process.wait() == -signal.SIGKILL
+    assert process.wait() in (-signal.SIGKILL, 0)  # 0: it was done before the signal arrived
 
 
 def rows(workdir):
@@ -176,7 +176,7 @@ def test_sigterm_saves_and_exits_with_the_documented_code(finished, tmp_path):
     said = []
     for line in process.stderr:
         said.append(line)
-        if "Compiled in" in line:
+        if "Compiling the train step" in line:
             process.send_signal(signal.SIGTERM)
     assert process.wait() == 75
     assert any("Got SIGTERM: saving" in line for line in said)
