@@ -207,7 +207,7 @@ class Run:
         directory.sync()
         log.info(
             "Finished: %.2f %% of %s examples, after %s. The weights are in %s. Next:\n"
-            "  python -m vit_jax.convert %s OUT --to hf|timm|orbax\n"
+            "  python -m vit_jax.convert %s OUT --to orbax|timm|hf|npz\n"
             "  tensorboard --logdir %s",
             100 * final["accuracy"],
             f"{final['count']:,}",

@@ -144,6 +144,18 @@ def test_a_workdir_converts_to_other_formats(finished, tmp_path):
     assert card["class_names"] == [str(digit) for digit in range(10)]
 
 
+def test_a_trained_vit_converts_to_timm_and_hugging_face(tmp_path):
+    config = load_recipe()
+    config.pp.channels = 3
+    config.total_steps = 1
+    config.compilation_cache = ""
+    params = train_and_evaluate(config, tmp_path / "run")
+    for layout in ("timm", "hf"):
+        checkpoint.convert(tmp_path / "run", tmp_path / layout, to=layout)
+        again = checkpoint.load(tmp_path / layout)
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), again)
+
+
 def test_weights_bring_their_gelu_and_eps_into_a_run(finished, tmp_path):
     params, card = checkpoint.load_with_card(finished[0])
     card["model"] |= {"gelu": "erf", "norm_eps": 1e-12}

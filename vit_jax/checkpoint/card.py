@@ -84,7 +84,7 @@ def _complete(preprocessing: Mapping[str, Any] | None, channels: int) -> dict[st
     """With the channels, and null for a resize that is the crop itself."""
     if preprocessing is None:
         return None
-    plain = {"channels": channels, **_plain(preprocessing)}
+    plain = {"channels": channels, "resize": None, **_plain(preprocessing)}
     if plain.get("resize") == plain.get("crop"):
         plain["resize"] = None
     return plain
@@ -327,9 +327,9 @@ def _is_size(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON's own types."""
+    """The value in JSON's own types, and nothing for a field that is not set."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value

@@ -115,7 +115,8 @@ def read_step(path: epath.Path, *, ema: bool = False) -> tuple[dict[str, Any], C
     path = path.resolve() if not str(path).startswith(("gs:", "s3:")) else path
     try:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-            tree = {part: checkpointer.metadata(path / "state").item_metadata.tree[part]}
+            # of the handler: the checkpointer's own `metadata` warns of a file that steps lack
+            tree = {part: ocp.PyTreeCheckpointHandler().metadata(path / "state").tree[part]}
             as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
             args = ocp.args.PyTreeRestore(item=tree, restore_args=as_numpy, partial_restore=True)
             params = checkpointer.restore(path / "state", args=args)[part]

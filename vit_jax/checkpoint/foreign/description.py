@@ -75,4 +75,5 @@ def model_of(card: Mapping[str, Any]) -> dict[str, Any]:
         "fc_norm": False,
         "distilled": False,
     }
-    return {**defaults, **card["model"]}
+    transformer = {k: v for k, v in card["model"].get("transformer", {}).items() if v is not None}
+    return {**defaults, **card["model"], "transformer": transformer}
