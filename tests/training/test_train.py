@@ -239,6 +239,16 @@ def test_a_workdir_in_use_is_refused(tmp_path):
         pass
 
 
+def test_a_local_workdir_is_never_copied_onto_itself(tmp_path):
+    """A file that is truncated to be written again is lost if the run is killed in between."""
+    with open_workdir(tmp_path, load_recipe()) as workdir:
+        (tmp_path / "metrics.jsonl").write_text("{}")
+        before = (tmp_path / "metrics.jsonl").stat().st_mtime_ns
+        workdir.sync()
+    assert not workdir.is_remote
+    assert (tmp_path / "metrics.jsonl").stat().st_mtime_ns == before
+
+
 def test_a_workdir_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     result = run(tmp_path / "file" / "run")

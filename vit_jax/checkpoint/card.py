@@ -24,6 +24,7 @@ import numpy as np
 
 from vit_jax.checkpoint.inspection import count_blocks
 from vit_jax.models import MlpMixer, VisionTransformer
+from vit_jax.models.hybrid import stem_stride
 
 FORMAT = 1
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic")
@@ -153,7 +154,7 @@ def parameter_shapes(card: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]
 def patch_stride(model: Mapping[str, Any]) -> Grid:
     """Pixels of the image per step on the grid, (height, width)."""
     resnet = model.get("resnet")
-    stride = 4 * 2 ** max(0, len(resnet["num_layers"]) - 1) if resnet else 1
+    stride = stem_stride(resnet["num_layers"]) if resnet else 1
     height, width = model["patches"]["size"]
     return stride * height, stride * width
 

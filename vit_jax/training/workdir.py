@@ -11,7 +11,6 @@ import fcntl
 import json
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +34,7 @@ class Workdir:
 
     @property
     def is_remote(self) -> bool:
-        return not isinstance(self.path, Path) or str(self.path) != str(self.local)
+        return "://" in str(self.path)
 
     def sync(self) -> None:
         if self.is_remote:
@@ -52,9 +51,8 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
     configuration cannot continue.
     """
     path = epath.Path(os.fspath(path)).expanduser()
-    remote = "://" in str(path)
     with contextlib.ExitStack() as stack:
-        if remote:
+        if "://" in str(path):
             local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vit_jax-")))
             for name in ("metrics.jsonl", "train.log"):
                 if (path / name).exists():
@@ -131,7 +129,3 @@ def flat_config(config: ml_collections.ConfigDict) -> dict[str, Any]:
         else:
             flat[name] = list(value) if isinstance(value, tuple) else value
     return flat
-
-
-def free_bytes(path: Path) -> int:
-    return shutil.disk_usage(path).free
