@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.models.sharding import BATCH, DATA, REPLICA, TENSOR
@@ -73,6 +74,14 @@ class Layout:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         return NamedSharding(self.mesh, spec_of(name, leaf.shape, dict(self.mesh.shape)))
 
+    def shapes(self, state: Any) -> Any:
+        """The shapes of a state with their shardings: what a checkpoint is restored into."""
+        return jax.tree.map(
+            lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s),
+            state,
+            self.shardings(state),
+        )
+
     def lower(self, step_fn: Callable, state: Any, batch: Any) -> jax.stages.Lowered:
         """The step (state, batch) -> (state, metrics) for these devices; it consumes its state."""
         state_shardings = self.shardings(state)
@@ -84,6 +93,50 @@ class Layout:
         )
         with jax.set_mesh(self.mesh):
             return jitted.lower(state, batch)
+
+    def compile(self, step_fn: Callable, state: Any, batch: Any) -> Callable:
+        compiled = self.lower(step_fn, state, batch).compile()
+        if self.mesh.size > 1 and self.mesh.devices.flat[0].platform == "cpu":
+            # The devices of a CPU share its threads: two programs in flight can each hold some of
+            # them and wait for the rest for ever.
+            return lambda *arguments: jax.block_until_ready(compiled(*arguments))
+        return compiled
+
+    def jit_eval(self, function: Callable) -> Callable:
+        """(params, batch) -> sums over the whole batch, the same on every device and host."""
+        jitted = jax.jit(function, out_shardings=self.whole)
+
+        def evaluate(params: Any, batch: Any) -> Any:
+            with jax.set_mesh(self.mesh):
+                return jitted(params, batch)
+
+        return evaluate
+
+    def build(self, function: Callable, *arguments: Any) -> Any:
+        """The result of a function that makes a state or parameters, made where it belongs."""
+        shardings = self.shardings(jax.eval_shape(function, *arguments))
+        with jax.set_mesh(self.mesh):
+            return jax.jit(function, out_shardings=shardings)(*arguments)
+
+    def put(self, tree: Any) -> Any:
+        """Host arrays, the same in every process, onto the devices."""
+
+        def put(leaf, sharding):
+            host = np.asarray(leaf)
+            return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+        return jax.tree.map(put, tree, self.shardings(tree))
+
+
+def to_host(tree: Any) -> Any:
+    """NumPy arrays of a tree whose parts other hosts may hold; all of them must take part."""
+
+    def gather(leaf):
+        if leaf.is_fully_addressable:
+            return jax.device_get(leaf)
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.tree.map(gather, tree)
 
 
 def make_layout(
