@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.augment.crop_area = (1.0, 1.0)  # whole images; mirrored half of the time
     config.batch = 64
     config.batch_eval = 500
-    config.total_steps = 7_000  # 7.5 epochs
+    config.total_steps = 9_600  # 10.2 epochs
     config.optimizer = "adamw"
     config.optim_dtype = "float32"
     config.base_lr = 2e-3

@@ -3,7 +3,9 @@
 `resize` of the default kind keeps within 0.004/255 of tf.image.resize, which does not antialias.
 """
 
+import functools
 import math
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -107,19 +109,27 @@ def resize_to_cover(
     return resize(image, target, interpolation)
 
 
-def normalize(image: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+def normalize(image: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
     """0..255 to float32 `(value / 255 - mean) / std`, in place where it can be."""
     if image.dtype != np.float32 or not image.flags.c_contiguous:
         image = np.ascontiguousarray(image, np.float32)
-    scale, shift = 1 / (255 * std), -mean / std
-    if np.ptp(mean) == np.ptp(std) == 0:
-        image *= np.float32(scale[0])
-        image += np.float32(shift[0])
-    else:  # whole rows, for an inner loop of three would take ten times as long
-        rows = image.reshape(image.shape[0], -1)  # h wc
-        rows *= np.tile(scale, image.shape[1]).astype(np.float32)
-        rows += np.tile(shift, image.shape[1]).astype(np.float32)
+    scale, shift = _affine(tuple(mean), tuple(std), image.shape[1])
+    rows = image.reshape(image.shape[0], -1)  # h wc
+    rows *= scale
+    rows += shift
     return image
+
+
+@functools.lru_cache(maxsize=64)
+def _affine(mean: tuple[float, ...], std: tuple[float, ...], width: int):
+    """Factor and summand of a row: one number where channels agree, else whole rows, for an inner
+    loop of three would take ten times as long.
+    """
+    scale = 1 / (255 * np.array(std, np.float64))
+    shift = -np.array(mean, np.float64) / np.array(std, np.float64)
+    if len(set(mean)) == len(set(std)) == 1:
+        return np.float32(scale[0]), np.float32(shift[0])
+    return np.tile(scale, width).astype(np.float32), np.tile(shift, width).astype(np.float32)
 
 
 def _resize_with_pillow(image: np.ndarray, size: tuple[int, int], resample: int) -> np.ndarray:

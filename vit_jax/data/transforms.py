@@ -72,7 +72,7 @@ def eval_transform(
     size = tuple(description["crop"])
     cover = description["resize"]
     interpolation = description["interpolation"]
-    mean, std = np.array(description["mean"]), np.array(description["std"])
+    mean, std = description["mean"], description["std"]
     in_float = interpolation == "bilinear" and not uint8
 
     def transform(raw: Raw, out: np.ndarray | None = None) -> np.ndarray:
@@ -107,7 +107,7 @@ def train_transform(
     """
     description = preprocessing(config)
     size, channels, exif = (description[key] for key in ("crop", "channels", "exif"))
-    mean, std = np.array(description["mean"]), np.array(description["std"])
+    mean, std = description["mean"], description["std"]
     max_pixels, uint8 = config.pp.max_pixels, config.uint8_to_device
     area, mirror, layers, magnitude, jitter, erase_rate = (
         getattr(config.augment, name)

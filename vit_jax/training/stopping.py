@@ -1,15 +1,13 @@
 """Reasons to stop before the last step: a signal, or a loss that is no number."""
 
 import contextlib
-import logging
 import math
+import os
 import signal
 from collections.abc import Iterator, Mapping
 
 import jax
 from jax import Array
-
-log = logging.getLogger(__name__)
 
 
 class Preempted(Exception):  # noqa: N818 (not an error: the run goes on when it is started again)
@@ -27,15 +25,18 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """SIGTERM and Ctrl-C ask the run to save and stop; a second one stops at once."""
+    """SIGTERM and Ctrl-C ask the run to save and stop; a second one stops at once.
+
+    The answer goes straight to the file descriptor: a handler may run in the middle of a logging
+    call, and Python's buffered streams refuse to be entered twice.
+    """
     request = StopRequest()
     previous = {}
 
     def ask(number, _):
         request.requested = True
-        log.info(
-            "Got %s: saving, then stopping. Once more stops at once.", signal.Signals(number).name
-        )
+        name = signal.Signals(number).name
+        os.write(2, f"Got {name}: saving, then stopping. Once more stops at once.\n".encode())
         for known, handler in previous.items():
             signal.signal(known, handler)
 
