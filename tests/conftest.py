@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# Before any computation: four devices on one CPU, for tests of what is spread over devices.
-jax.config.update("jax_num_cpu_devices", 4)
+# Before any computation: eight devices on one CPU, for tests of what is spread over devices.
+jax.config.update("jax_num_cpu_devices", 8)
 
 
 @pytest.fixture(scope="session")

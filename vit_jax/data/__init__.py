@@ -8,12 +8,13 @@ for batch in eval_batches(config, test): ...              # every example once, 
 
 from vit_jax.data.device import normalize, prefetch_to_device
 from vit_jax.data.pipeline import eval_batches, train_batches
-from vit_jax.data.sources import Example, Source, open_source, split_sizes
+from vit_jax.data.sources import Example, Source, count_classes, open_source, split_sizes
 from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
 
 __all__ = [
     "Example",
     "Source",
+    "count_classes",
     "eval_batches",
     "eval_transform",
     "normalize",

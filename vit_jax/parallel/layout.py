@@ -50,6 +50,16 @@ class Layout:
     strategy: str
     mesh: Mesh
 
+    def __str__(self) -> str:
+        devices = self.mesh.devices
+        hosts = len({device.process_index for device in devices.flat})
+        axes = " × ".join(f"{size} {name}" for name, size in self.mesh.shape.items() if size > 1)
+        return (
+            f"{devices.size} × {devices.flat[0].device_kind}, {self.strategy}"
+            + (f" over {axes}" if axes else "")
+            + (f", {hosts} processes" if hosts > 1 else "")
+        )
+
     @property
     def batch(self) -> NamedSharding:
         """Of every array of a batch: examples are spread, each is whole."""

@@ -48,11 +48,14 @@ class Program:
             "label": jax.ShapeDtypeStruct(labels, kind),
         }
 
+    def unstacked_params(self) -> Any:
+        """Random parameters under their published names."""
+        images = jnp.zeros((1, *self.image_shape))
+        return self.model.init(jax.random.key(self.config.seed), images)["params"]
+
     def new_params(self) -> Any:
         """Random parameters, in the layout of the state."""
-        images = jnp.zeros((1, *self.image_shape))
-        params = self.model.init(jax.random.key(self.config.seed), images)["params"]
-        return self.stacked_if_scanned(params)
+        return self.stacked_if_scanned(self.unstacked_params())
 
     def new_state(self, params: Any) -> TrainState:
         return TrainState.create(params, self.optimizer, with_ema=self.config.ema_decay > 0)
