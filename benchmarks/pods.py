@@ -62,7 +62,7 @@ def all_cases() -> list[Case]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--limit", type=float, default=30, help="minutes of CPU a compilation may take")
+    parser.add_argument("--limit", type=float, default=30, help="minutes of CPU for each")
     parser.add_argument("--only", default="", help="only cases whose name has this in it")
     parser.add_argument("--table", action="store_true", help="print the table and do nothing")
     options = parser.parse_args()

@@ -18,13 +18,14 @@ def make_program(**changes) -> Program:
     transformer = {"num_layers": 2, "num_heads": 4, "mlp_dim": 128, "dropout_rate": 0.1}
     config.model.transformer.update(transformer)
     config.model.transformer.stochastic_depth_rate = 0.1
+    config.model.scan = True
     config.batch = 64
     config.accum_steps = 2
     config.total_steps = 20
     config.warmup_steps = 2
     config.base_lr = 0.1
     config.optim_dtype = "float32"
-    config.mixup = config.cutmix = 0.5
+    config.mixup = 0.5
     config.ema_decay = 0.9
     config.update_from_flattened_dict(changes)
     return Program(config, IMAGE, CLASSES)

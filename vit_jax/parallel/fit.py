@@ -1,9 +1,11 @@
 """Whether a recipe fits its devices, and if not, which numbers would."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -41,22 +43,23 @@ def footprint(program: Program, layout: Layout) -> Footprint:
         gradients=parameters * (2 if config.accum_steps > 1 else 1),  # a part's, and the sum
         optimizer=bytes_per_device(state.opt_state, layout),
         averages=bytes_per_device(state.ema, layout),
-        activations=max(1, examples) * activation_bytes(program),
+        activations=max(1, examples) * activation_bytes(program.model, program.image_shape),
     )
 
 
-def activation_bytes(program: Program) -> int:
+@functools.cache
+def activation_bytes(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
     """What the backward pass keeps of one example, from the shapes of the traced gradient."""
+    rngs = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
+
+    def backward(images):
+        params = model.init(rngs, images)["params"]
+        apply = functools.partial(model.apply, images=images, train=True, rngs=rngs)
+        return jax.vjp(lambda params: apply({"params": params}), params)[1]
 
     def kept(size: int) -> int:
-        images = jax.ShapeDtypeStruct((size, *program.image_shape), jnp.float32)
-
-        def backward(params, images):
-            rngs = {"dropout": jax.random.key(0)}
-            apply = lambda p: program.model.apply({"params": p}, images, train=True, rngs=rngs)  # noqa: E731
-            return jax.vjp(apply, params)[1]
-
-        residuals = jax.eval_shape(backward, program.state_shapes.params, images)
+        images = jax.ShapeDtypeStruct((size, *image_shape), jnp.float32)
+        residuals = jax.eval_shape(backward, images)
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(residuals))
 
     return kept(2) - kept(1)  # what does not grow with the batch are the parameters

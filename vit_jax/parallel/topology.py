@@ -34,8 +34,13 @@ CHIPS = {
 }
 
 
-# The compiler's library looks for the machine it runs on, and complains that it is none of these.
-_QUIET = {"TPU_ACCELERATOR_TYPE": "v5litepod-16", "TPU_WORKER_HOSTNAMES": "localhost"}
+# The compiler's library takes this machine for a TPU host. What it looks for there, and leave to be
+# loaded by several processes at a time:
+_ENVIRONMENT = {
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +96,7 @@ def chip_of(topology: str) -> Chip:
 def devices_of(topology: str, num_slices: int = 1) -> Sequence[jax.Device]:
     """Stand-ins for the chips of `num_slices` slices of a shape such as v5e:16x16."""
     chip_of(topology)
-    for name, value in _QUIET.items():
+    for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     options = {"num_slices": num_slices} if num_slices > 1 else {}
     try:
