@@ -21,4 +21,4 @@ def use_huge_pages() -> None:
         return
     os.environ["GLIBC_TUNABLES"] = TUNABLE
     sys.stdout.flush()
-    os.execv(sys.executable, sys.orig_argv[:1] + sys.orig_argv[1:])
+    os.execv(sys.executable, sys.orig_argv)
