@@ -1,18 +1,15 @@
-"""What the training loop adds to the bare jitted step, and how long it takes to start.
+"""What the training loop adds to the bare jitted step.
 
     python -m benchmarks.loop [--out benchmarks/results/loop.json]
 
 Loop: `train_and_evaluate` on the quickstart's model and data without evaluation, its time per step
 from metrics.jsonl; bare: the same compiled step on one batch that is already on the device. The two
-alternate in one process, best of N. Start: a fresh process until its first step, with a compilation
-cache that is cold, then warm.
+alternate in one process, best of N.
 """
 
 import argparse
 import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 import time
 
@@ -21,6 +18,7 @@ import jax.numpy as jnp
 
 from benchmarks import machine
 from vit_jax import data, train
+from vit_jax.configs import quickstart as recipe
 from vit_jax.training.optim import make_optimizer
 from vit_jax.training.state import TrainState
 from vit_jax.training.step import make_train_step
@@ -29,10 +27,7 @@ ROUNDS = 4
 STEPS = 120
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out")
-    args = parser.parse_args()
+def measure() -> dict:
     config = quickstart()
     bare, loop = [], []
     run_bare = bare_step(config)
@@ -40,22 +35,13 @@ def main():
         for i in range(ROUNDS):
             bare.append(run_bare())
             loop.append(loop_step(config, pathlib.Path(directory) / str(i)))
-        starts = {name: start_up(directory) for name in ("cold", "warm")}
-    figures = {
+    return {
         "milliseconds a step": {"bare": 1e3 * min(bare), "loop": 1e3 * min(loop)},
         "loop / bare": round(min(loop) / min(bare), 3),
-        "seconds to the first step": starts,
-        **machine.about(),
     }
-    print(json.dumps(figures, indent=1))
-    if args.out:
-        pathlib.Path(args.out).write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def quickstart():
-    sys.path.insert(0, "configs")
-    import quickstart as recipe
-
     config = recipe.get_config()
     config.total_steps = STEPS
     config.eval_every = config.checkpoint_every = 0
@@ -95,20 +81,11 @@ def loop_step(config, workdir: pathlib.Path) -> float:
     return config.batch / max(rates[1:])
 
 
-def start_up(directory: str) -> float:
-    """Seconds from the start of the process to the end of the first step."""
-    workdir = pathlib.Path(directory) / f"start-{time.time_ns()}"
-    command = [sys.executable, "-m", "vit_jax.train", f"--workdir={workdir}"]
-    command += [f"--config.compilation_cache={directory}/cache", "--config.progress_every=1"]
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    for line in process.stderr:
-        if line.startswith("step 1/"):
-            seconds = time.perf_counter() - start
-            break
-    process.kill()
-    process.wait()
-    return round(seconds, 1)
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    machine.report(measure(), args.out)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.metadata
+import json
 import os
 import pathlib
 import platform
@@ -21,6 +22,14 @@ def about(packages=("jax", "flax", "numpy", "orbax-checkpoint")) -> dict:
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
+
+
+def report(figures: dict, out: str | None) -> None:
+    """Prints figures with what they were measured on, and keeps them in a file if told to."""
+    text = json.dumps(figures | about(), indent=1)
+    print(text)
+    if out:
+        pathlib.Path(out).write_text(text + "\n")
 
 
 def _processor() -> str:
