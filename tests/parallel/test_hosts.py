@@ -45,7 +45,7 @@ def start_two(workdir, cache):
 
 
 def finish(processes):
-    errors = [process.communicate(timeout=300)[1] for process in processes]
+    errors = [process.communicate(timeout=900)[1] for process in processes]
     return [process.returncode for process in processes], errors
 
 
