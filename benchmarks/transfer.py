@@ -73,6 +73,7 @@ def draw(metrics: dict[str, list[dict]], path: str) -> None:
             axes.plot(steps, values, color=COLORS[name], marker="o", markersize=3, label=name)
         axes.set_title(title)
         axes.set_xlabel("Step")
+        axes.set_xlim(0)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     axes.set_ylim(0, 100)
