@@ -69,6 +69,18 @@ def check_writable(path: str | os.PathLike | None) -> None:
 
 
 @contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[Path]:
+    """A name to write to; what is written there becomes `path` if all goes well, else nothing."""
+    path = Path(path).expanduser()
+    partial = path.parent / f".{os.getpid()}.partial{path.suffix}"
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar with the time left on a terminal, nothing elsewhere; call the result to advance it."""
     console = Console(stderr=True)

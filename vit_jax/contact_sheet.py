@@ -10,6 +10,8 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from vit_jax import commands
+
 _CELL = 176  # pixels of an image's longer side
 _MARGIN = 12
 _LINE = 16
@@ -37,10 +39,8 @@ class ContactSheet:
         """Writes a PNG, whole or not at all."""
         if not self._cells:
             raise ValueError(f"{path} is not drawn: none of the images could be read.")
-        path = Path(path).expanduser()
-        partial = path.parent / f".{path.name}.{os.getpid()}.partial"
-        self.draw().save(partial, "PNG")
-        partial.replace(path)
+        with commands.replacing(path) as partial:
+            self.draw().save(partial, "PNG")
 
     def draw(self) -> Image.Image:
         num_columns = math.ceil(math.sqrt(len(self._cells)))
