@@ -105,6 +105,8 @@ def padded_size(count: int, most: int) -> int:
 
 def pad(batch: np.ndarray, size: int) -> np.ndarray:
     """Zeros after the last row, up to `size` rows."""
+    if len(batch) == size:
+        return batch
     return np.pad(batch, [(0, size - len(batch)), *[(0, 0)] * (batch.ndim - 1)])
 
 
@@ -171,7 +173,7 @@ def load(
     if model is not None:
         card = _card_of_model(model, card)
     card = _complete(card, path, size, labels, preprocessing)
-    check_fit(flat, parameter_shapes(card), where=str(path))
+    _check_fit(flat, card, model, path)
     params = checkpoint.recover_tree(list(flat), list(flat.values()))
     if size is not None and list(size) != list(card["image_size"]):
         convention = GRID_CONVENTIONS.get(found.format, "google")
@@ -182,9 +184,13 @@ def load(
 
 def _fetched(path: epath.PathLike) -> epath.Path:
     local = epath.Path(path).expanduser()
-    if local.exists() or str(path) not in catalog.entries():
+    if local.exists():
         return local
-    return epath.Path(catalog.fetch(str(path)))
+    try:
+        name = catalog.find(str(path)).name
+    except ValueError as e:
+        raise ValueError(f"There is no file or directory {path}. {e}") from e
+    return epath.Path(catalog.fetch(name))
 
 
 def _card_of_model(name: str, inferred: checkpoint.Card) -> checkpoint.Card:
@@ -194,6 +200,15 @@ def _card_of_model(name: str, inferred: checkpoint.Card) -> checkpoint.Card:
         fields["representation_size"] = inferred["model"].get("representation_size")
     named = checkpoint.make_card(model=fields, num_classes=0, grid=None)
     return {**inferred, "model": named["model"]}
+
+
+def _check_fit(flat, card, model: str | None, path: epath.Path) -> None:
+    """Refuses a checkpoint of another model, in a few words where it is one we know."""
+    wanted = parameter_shapes(card)
+    found = checkpoint.guess_model(flat)
+    if model is not None and found and found != checkpoint.guess_model(wanted):
+        raise ValueError(f"{path} is a {found}, not a {models.find_model(model)}.")
+    check_fit(flat, wanted, where=str(path))
 
 
 def _complete(card, path, size, labels, preprocessing) -> checkpoint.Card:
