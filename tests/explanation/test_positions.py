@@ -22,7 +22,7 @@ def small_vit(**fields):
 def embedding_of(**fields):
     model = small_vit(**fields)
     params = model.init(jax.random.key(0), jnp.zeros((1, *IMAGE)))["params"]
-    tokens = tokens_of(model, IMAGE)
+    tokens = tokens_of(model, (3, 5))
     return params, position_embedding(model, params, tokens)
 
 

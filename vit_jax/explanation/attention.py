@@ -3,6 +3,7 @@
 Attention is `l h n n` (layers, heads, queries, keys), as `models.capture` gives it stacked.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -26,10 +27,11 @@ def rollout(attention: Array) -> Array:  # n n
     last. Rows sum to 1.
     """
     identity = jnp.eye(attention.shape[-1])
-    reached = identity
-    for layer in attention:
-        reached = (layer.mean(0) + identity) / 2 @ reached
-    return reached
+
+    def through(reached, layer):
+        return (layer.mean(0) + identity) / 2 @ reached, None
+
+    return jax.lax.scan(through, identity, attention)[0]
 
 
 def attention_distance(attention: Array, tokens: Tokens, stride: tuple[int, int]) -> Array:  # l h

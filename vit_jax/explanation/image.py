@@ -38,9 +38,8 @@ def explain_image(
 ) -> ImageExplanation:
     """`image` is `h w c`, preprocessed. Without a class (a model without a head) no relevance."""
     image = jnp.asarray(image)
-    tokens = tokens_of(model, image.shape)
     index = None if class_index is None else jnp.int32(class_index)
-    explanation = _explain(model, tokens, params, image, index)
+    explanation = _explain(model, params, image, index)
     if index is not None:
         gradients = integrated_gradients(model, params, image, index)
         explanation = explanation._replace(integrated_gradients=gradients)
@@ -48,14 +47,15 @@ def explain_image(
 
 
 # One program, so that of a large model's attention not all layers need be held at once.
-@partial(jax.jit, static_argnames=("model", "tokens"))
+@partial(jax.jit, static_argnames="model")
 def _explain(
-    model: nn.Module, tokens: Tokens, params: Any, image: Array, class_index: Array | None
+    model: nn.Module, params: Any, image: Array, class_index: Array | None
 ) -> ImageExplanation:
     def score(outputs):
         return 0.0 if class_index is None else class_score(outputs, class_index)
 
     _, inside, gradients = capture_with_gradients(model, params, image[None], score)
+    tokens = tokens_of(model, inside.patch_embedding.shape[1:3])
     features = _features(tokens, inside)
     if not inside.attention:
         return ImageExplanation(features)

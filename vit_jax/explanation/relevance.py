@@ -21,10 +21,11 @@ def attention_relevance(attention: Array, gradients: Array) -> Array:  # l h n n
     identity it starts from is taken off again: a token matters through attention only.
     """
     identity = jnp.eye(attention.shape[-1])
-    relevance = identity
-    for weights, gradient in zip(attention, gradients, strict=True):
-        relevance = relevance + speaking_for(weights, gradient) @ relevance
-    return relevance - identity
+
+    def through(relevance, layer):
+        return relevance + speaking_for(*layer) @ relevance, None
+
+    return jax.lax.scan(through, identity, (attention, gradients))[0] - identity
 
 
 def speaking_for(weights: Array, gradient: Array) -> Array:  # h q k -> q k
@@ -57,8 +58,10 @@ def integrated_gradients(
         place, weight = step
         return total + weight * jax.grad(score)(gray + place * (given - gray)), None
 
-    places, weights = np.polynomial.legendre.leggauss(NUM_STEPS)  # on -1…1
-    steps = jnp.asarray([(places + 1) / 2, weights / 2], given.dtype).T
+    roots, weights = np.polynomial.legendre.leggauss(NUM_STEPS)  # on -1…1
+    roots = (roots + 1) / 2
+    # Place = root², so that points crowd near gray, where the score of a trained model rises.
+    steps = jnp.asarray([roots**2, roots * weights], given.dtype).T
     mean_gradient, _ = jax.lax.scan(accumulate, jnp.zeros_like(given), steps)
     return ((given - gray) * mean_gradient).sum(-1)
 

@@ -1,11 +1,9 @@
 """Which of a model's tokens are which, and which of them its answer is read from."""
 
 import math
-from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -34,12 +32,8 @@ class Tokens(NamedTuple):
         return values[..., self.patches].reshape(*values.shape[:-1], *self.grid)
 
 
-def tokens_of(model: nn.Module, image_shape: tuple[int, int, int]) -> Tokens:
-    """For images of a height, width and number of channels; nothing is computed but shapes."""
-    image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-    init = partial(model.init, mutable=True)
-    inside = jax.eval_shape(init, jax.random.key(0), image)["intermediates"]
-    grid = inside["patch_embedding"].shape[1:3]
+def tokens_of(model: nn.Module, grid: tuple[int, int]) -> Tokens:
+    """For images that are cut into a grid of patches (height, width)."""
     if isinstance(model, MlpMixer):
         return Tokens(0, grid, 0)
     has_class_token = model.classifier in ("token", "token_unpooled")
