@@ -4,10 +4,14 @@ Figures are plain objects, with no global state of pyplot. Colours are told apar
 viridis for amounts, red and blue for signs, Okabe and Ito's for lines and points.
 """
 
+import io
 import textwrap
 
+import cv2
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
@@ -16,6 +20,7 @@ BLUE, ORANGE, GRAY = "#0072B2", "#D55E00", "#555555"
 PANEL = 2.6  # inches, the height of a photograph
 _CELL = 4  # pixels of a patch in a mosaic
 _GAP = 5
+_STRONGEST = 3
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -55,22 +60,36 @@ def show_photo(axes: Axes, photo: np.ndarray, title: str = "Input") -> AxesImage
 
 
 def show_heat(
-    axes: Axes, photo: np.ndarray, values: np.ndarray, title: str, *, signed: bool = False
-) -> AxesImage:
-    """Values of the patches over the photograph in gray; the largest is 1."""
-    gray = photo[:, :, :3].mean(-1)
-    axes.imshow(gray, cmap="gray", vmin=0, vmax=255, extent=_extent(photo))
-    picture = axes.imshow(
-        scaled(values),
-        cmap=SIGNED if signed else AMOUNT,
-        vmin=-1 if signed else 0,
-        vmax=1,
-        alpha=0.6,
-        interpolation="bilinear",
-        extent=_extent(photo),
-    )
+    figure: Figure,
+    axes: Axes,
+    photo: np.ndarray,
+    values: np.ndarray,
+    title: str,
+    *,
+    signed: bool = False,
+) -> None:
+    """Values of the patches in colour over the photograph in gray, `scaled`.
+
+    Amounts are coloured from the least to the most there is; signed ones stronger the larger, and
+    what is near zero leaves the photograph as it is.
+    """
+    values = enlarged(scaled(values), photo)
+    low = -1.0 if signed else min(float(values.min()), 0.99)
+    color = ScalarMappable(Normalize(low, 1), SIGNED if signed else AMOUNT)
+    opacity = np.abs(values) if signed else np.full_like(values, 0.62)
+    gray = photo[:, :, :3].mean(-1) / 255 * (1.0 if signed else 0.85)
+    mixed = color.to_rgba(values)[:, :, :3] * opacity[:, :, None]
+    mixed = mixed + (gray * (1 - opacity))[:, :, None]
+    axes.imshow(mixed.clip(0, 1), extent=_extent(photo))
     _bare(axes, title)
-    return picture
+    label = "against the class         for it" if signed else f"1: strongest {_STRONGEST} %"
+    add_scale(figure, color, axes, label)
+
+
+def enlarged(values: np.ndarray, photo: np.ndarray) -> np.ndarray:
+    """Numbers of patches as numbers of pixels, linear in between."""
+    size = photo.shape[1], photo.shape[0]
+    return cv2.resize(values.astype(np.float32), size, interpolation=cv2.INTER_LINEAR)
 
 
 def show_grid(axes: Axes, photo: np.ndarray, colors: np.ndarray, title: str) -> AxesImage:
@@ -81,9 +100,14 @@ def show_grid(axes: Axes, photo: np.ndarray, colors: np.ndarray, title: str) -> 
 
 
 def scaled(values: np.ndarray) -> np.ndarray:
-    """With 1 for the largest, whatever its sign; zeros stay zeros."""
-    largest = np.abs(values).max()
-    return values / largest if largest > 0 else values
+    """Divided so that the strongest patches, `_STRONGEST` percent of them, are 1 (or -1).
+
+    Trained models park attention in a few patches that show nothing, corners often; with the
+    largest of all as the scale they would leave the rest of the picture dark.
+    """
+    sizes = np.abs(values)
+    largest = np.percentile(sizes, 100 - _STRONGEST) or sizes.max()
+    return (values / largest).clip(-1, 1) if largest > 0 else values
 
 
 def show_mosaic(
@@ -115,12 +139,22 @@ def show_mosaic(
     return picture
 
 
-def add_scale(figure: Figure, picture: AxesImage, axes, label: str, **options) -> None:
-    bar = figure.colorbar(picture, ax=axes, label=label, **options)
-    bar.solids.set_alpha(1)
+def add_scale(figure: Figure, colors: ScalarMappable, axes: Axes, label: str) -> None:
+    """A colour bar as tall as the picture, beside it."""
+    box = axes.get_window_extent()
+    width = 0.12 * figure.dpi / box.width  # inches, as a share of the axes
+    beside = axes.inset_axes([1 + width / 2, 0, width, 1])
+    bar = figure.colorbar(colors, cax=beside)
     bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8)
+    beside.tick_params(labelsize=8)
     bar.set_label(label, size=9)
+
+
+def as_png(figure: Figure) -> bytes:
+    """Without the margins that nothing is drawn on."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=180, bbox_inches="tight", pad_inches=0.08)
+    return file.getvalue()
 
 
 def _extent(photo: np.ndarray) -> tuple[float, float, float, float]:

@@ -46,7 +46,7 @@ def explain_image(
     return jax.tree.map(np.asarray, explanation)
 
 
-# One program, so that of a large model's attention not all layers need be held at once.
+# One program: the attention of all layers never leaves the device.
 @partial(jax.jit, static_argnames="model")
 def _explain(
     model: nn.Module, params: Any, image: Array, class_index: Array | None

@@ -5,14 +5,11 @@
 
 from collections.abc import Sequence
 
-import cv2
 import numpy as np
 from matplotlib.figure import Figure
 
 from vit_jax.explanation import drawing
 from vit_jax.explanation.features import as_rgb
-
-_SHARE = "share of the largest"
 
 
 def draw_attention_maps(
@@ -47,7 +44,7 @@ def draw_attention_maps(
     right.set_anchor("N")
     right.set_xlabel("Layer", fontsize=9)
     right.set_ylabel("Head", fontsize=9)
-    drawing.add_scale(figure, picture, right, "share of map's largest", aspect=15, pad=0.01)
+    drawing.add_scale(figure, picture, right, "share of map's largest")
     drawing.set_title(figure, title)
     return figure
 
@@ -55,11 +52,9 @@ def draw_attention_maps(
 def draw_rollout(photo: np.ndarray, rollout: np.ndarray, title: str) -> Figure:  # gh gw
     figure, (first, second, third) = drawing.panels(photo, 3, extra_width=0.7)
     drawing.show_photo(first, photo)
-    size = photo.shape[1], photo.shape[0]
-    mask = cv2.resize(drawing.scaled(rollout), size, interpolation=cv2.INTER_LINEAR)
+    mask = drawing.enlarged(drawing.scaled(rollout), photo)
     drawing.show_photo(second, photo / 255 * mask[:, :, None], "Attended to")
-    picture = drawing.show_heat(third, photo, rollout, "Attention rollout")
-    drawing.add_scale(figure, picture, third, _SHARE)
+    drawing.show_heat(figure, third, photo, rollout, "Attention rollout")
     drawing.set_title(figure, title)
     return figure
 
@@ -76,12 +71,9 @@ def draw_relevance(
     drawing.show_photo(axes[0], photo)
     if has_attention:
         name = "Attention × gradient"
-        picture = drawing.show_heat(axes[1], photo, attention_relevance, name)
-        drawing.add_scale(figure, picture, axes[1], _SHARE)
-    picture = drawing.show_heat(
-        axes[-1], photo, integrated_gradients, "Integrated gradients", signed=True
-    )
-    drawing.add_scale(figure, picture, axes[-1], "against        for")
+        drawing.show_heat(figure, axes[1], photo, attention_relevance, name)
+    name = "Integrated gradients"
+    drawing.show_heat(figure, axes[-1], photo, integrated_gradients, name, signed=True)
     drawing.set_title(figure, title)
     return figure
 

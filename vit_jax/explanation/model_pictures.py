@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MultipleLocator
 
 from vit_jax.explanation import drawing
 from vit_jax.explanation.filters import Filters
@@ -28,7 +28,7 @@ def draw_attention_distance(distances: np.ndarray, uniform: float, num_images: i
     axes.set_ylabel("Mean attention distance (pixels)")
     axes.set_ylim(0, 1.08 * max(uniform, distances.max()))
     axes.set_xlim(0.4, num_layers + 0.6)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    axes.xaxis.set_major_locator(MultipleLocator(math.ceil(num_layers / 16)))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9, loc="lower right")
@@ -59,7 +59,7 @@ def draw_position_similarity(similarity: np.ndarray) -> Figure:  # h w h w
     )
     axes.set_xlabel("Patch column")
     axes.set_ylabel("Patch row")
-    drawing.add_scale(figure, picture, axes, "cosine similarity", shrink=0.8, pad=0.02)
+    drawing.add_scale(figure, picture, axes, "cosine similarity")
     axes.set_title("Similarity of position embeddings", fontsize=11)
     return figure
 
@@ -80,7 +80,8 @@ def draw_filters(filters: Filters, what: str) -> Figure:
         axes.set_axis_off()
     for axes, color, share in zip(every, colors, explained, strict=False):
         axes.imshow(color, interpolation="nearest")
-        axes.set_title(f"{share:.1%}", fontsize=8, y=-0.02, va="top")
+        place = {"transform": axes.transAxes, "ha": "center", "va": "top"}
+        axes.text(0.5, -0.04, f"{share:.1%}", fontsize=8, **place)
     title = f"First {count} principal components of the {what}"
     figure.suptitle(title, fontsize=11)
     return figure
