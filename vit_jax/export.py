@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> None:
     if out.exists():
         raise ValueError(f"{out} exists already; give the name of a new directory.")
     commands.check_writable(out)
+    if args.onnx and args.weights == "bfloat16":
+        raise ValueError("--onnx goes with float32 or int8 weights: few runtimes know bfloat16.")
     if args.onnx:
         from vit_jax import onnx  # says at once if the converter is missing
     classifier = checkpoint_options.load_checkpoint(args.checkpoint, args)

@@ -22,8 +22,8 @@ class Weights(NamedTuple):
     restore: Callable[[Any], Any]
 
 
-def _as_bfloat16(params: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), params)
+def _as(dtype: Any) -> Callable[[Any], Any]:
+    return lambda params: jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
 
 
 def quantize(params: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _quantized(name: str, leaf: Any) -> Any:
 
 
 WEIGHTS = {
-    "float32": Weights("float32", lambda params: params, lambda stored: stored),
-    "bfloat16": Weights("bfloat16", _as_bfloat16, lambda stored: stored),
+    "float32": Weights("float32", _as(np.float32), lambda stored: stored),
+    "bfloat16": Weights("bfloat16", _as(jnp.bfloat16), lambda stored: stored),
     "int8": Weights("float32", quantize, dequantize),
 }
