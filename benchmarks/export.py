@@ -1,6 +1,6 @@
 """What bfloat16 and int8 weights cost: size of the file, accuracy, and how far predictions move.
 
-    python -m benchmarks.export CHECKPOINT --dataset cifar10 --tfds_data_dir DIR [--split 'test[:2000]']
+    python -m benchmarks.export CHECKPOINT --dataset cifar10 --tfds_data_dir DIR --split test
 
 Each variant is exported, read back from its bytes and run over every example of the split.
 """

@@ -4,7 +4,7 @@
 
 Bare: all files decoded by the same code in as many threads, then all batches through the jitted
 model, and the two times added. Predict: the whole command, from listing the files to its lines,
-with what it compiles compiled before. They take turns in one process; the best round of each counts.
+with what it compiles compiled before. They take turns in one process; the best round counts.
 Memory: peak of a process of its own for a fifth of the files, and for all of them.
 """
 
