@@ -51,7 +51,8 @@ def explained(name: str, function: Callable[[], int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as e:
-        print(f"{name}: {' '.join(str(e).split())}", file=sys.stderr)
+        said = str(e).partition("\n-----")[0]  # what JAX says below it is of its own frames
+        print(f"{name}: {' '.join(said.split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
