@@ -161,19 +161,24 @@ def load(
     """
     path = _fetched(path)
     with checkpoint.opened(path) as found:
-        flat = read_all(found.plan.leaves(), where=str(path))
+        leaves = found.plan.leaves()
+        flat = read_all(leaves, where=str(path))
     size = (resolution, resolution) if isinstance(resolution, int) else resolution
     card = found.card
-    if card is None or (card["grid"] is None and size is not None):
-        card = checkpoint.infer_card(flat, source=path.name, image_size=size)
     if card is None:
         raise ValueError(
             f"{path} does not describe itself, and its parameters are of no model of ours."
         )
     if model is not None:
-        card = _card_of_model(model, card)
-    card = _complete(card, path, size, labels, preprocessing)
-    _check_fit(flat, card, model, path)
+        name, found_name = models.find_model(model), checkpoint.guess_model(leaves)
+        if found_name not in (None, name):
+            raise ValueError(f"{path} is a {found_name}, not a {name}.")
+        if card["source"].startswith("inferred"):
+            card = _card_of_model(name, card)
+    if card["grid"] is None and size is not None:
+        card = {**card, "grid": _grid_at(size, card), "image_size": list(size)}
+    card = _complete(card, path, labels, preprocessing)
+    check_fit(leaves, parameter_shapes(card), where=str(path))
     params = checkpoint.recover_tree(list(flat), list(flat.values()))
     if size is not None and list(size) != list(card["image_size"]):
         convention = GRID_CONVENTIONS.get(found.format, "google")
@@ -195,23 +200,14 @@ def _fetched(path: epath.PathLike) -> epath.Path:
 
 def _card_of_model(name: str, inferred: checkpoint.Card) -> checkpoint.Card:
     """The card of a published model with the head, grid and preprocessing that the file has."""
-    fields = models.model_config(models.find_model(name)).to_dict()
+    fields = models.model_config(name).to_dict()
     if "representation_size" in fields:
         fields["representation_size"] = inferred["model"].get("representation_size")
     named = checkpoint.make_card(model=fields, num_classes=0, grid=None)
     return {**inferred, "model": named["model"]}
 
 
-def _check_fit(flat, card, model: str | None, path: epath.Path) -> None:
-    """Refuses a checkpoint of another model, in a few words where it is one we know."""
-    wanted = parameter_shapes(card)
-    found = checkpoint.guess_model(flat)
-    if model is not None and found and found != checkpoint.guess_model(wanted):
-        raise ValueError(f"{path} is a {found}, not a {models.find_model(model)}.")
-    check_fit(flat, wanted, where=str(path))
-
-
-def _complete(card, path, size, labels, preprocessing) -> checkpoint.Card:
+def _complete(card, path, labels, preprocessing) -> checkpoint.Card:
     """The card with names, sizes and preprocessing, from what was given where it lacks them."""
     if card["grid"] is None:
         raise ValueError(
@@ -238,14 +234,7 @@ def _at_resolution(
             f"A Mixer runs at its own resolution only, {card['image_size'][0]}×"
             f"{card['image_size'][1]}, not {size[0]}×{size[1]}."
         )
-    stride = checkpoint.patch_stride(card["model"])
-    if any(side % step or side < step for side, step in zip(size, stride, strict=True)):
-        near = [max(s, round(n / s) * s) for n, s in zip(size, stride, strict=True)]
-        raise ValueError(
-            f"A resolution of {size[0]}×{size[1]} cannot be cut into patches of {stride[0]}×"
-            f"{stride[1]}; {near[0]}×{near[1]} can."
-        )
-    grid = [side // step for side, step in zip(size, stride, strict=True)]
+    grid = _grid_at(size, card)
     described = dict(card["preprocessing"])
     factor = min(size) / min(described["crop"])
     if isinstance(described["resize"], int):
@@ -268,6 +257,18 @@ def _at_resolution(
         convention=convention,
     )
     return params, resized
+
+
+def _grid_at(size: Sequence[int], card: checkpoint.Card) -> list[int]:
+    """The patches, (height, width), that an image of a size is cut into."""
+    stride = checkpoint.patch_stride(card["model"])
+    if any(side % step for side, step in zip(size, stride, strict=True)):
+        near = [max(s, round(n / s) * s) for n, s in zip(size, stride, strict=True)]
+        raise ValueError(
+            f"A resolution of {size[0]}×{size[1]} cannot be cut into patches of {stride[0]}×"
+            f"{stride[1]}; {near[0]}×{near[1]} can."
+        )
+    return [side // step for side, step in zip(size, stride, strict=True)]
 
 
 def _is_prepared(images: Any) -> bool:

@@ -47,8 +47,12 @@ def explained(name: str, function: Callable[[], int | None]) -> int:
     absl_logging.set_verbosity(absl_logging.WARNING)  # tfds and Orbax tell every file they open
     try:
         return function() or 0
+    except BrokenPipeError:  # whoever read the output, `head` for one, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError) as e:
-        print(f"{name}: {' '.join(str(e).split())}", file=sys.stderr)
+        said = str(e).partition("\n-----")[0]  # what JAX says below it is of its own frames
+        print(f"{name}: {' '.join(said.split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -74,7 +74,7 @@ def run(paths: Sequence[str], args: argparse.Namespace) -> None:
             if len(paths) > 1:
                 name = f"confusion_matrix_{len(results)}.png"
             with commands.replacing(out / name) as partial:
-                title = f"{path} on {result['dataset']} {result['split']}"
+                title = f"{Path(path).name}\n{result['dataset']} {result['split']}"
                 draw_confusion(matrix, result["classes"], partial, title)
             print(f"Confusion matrix: {out / name}")
     if len(paths) > 1:
