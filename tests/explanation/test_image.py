@@ -94,13 +94,15 @@ def test_without_positions_moving_the_patches_moves_the_pictures():
         np.testing.assert_allclose(now.reshape(6, -1), before.reshape(6, -1)[order], atol=1e-5)
 
 
-def test_a_class_that_looks_at_one_patch_has_its_relevance_there():
-    # A linear probe of the patches: only patch 4 differs from gray, so all of the score is its.
+def test_what_differs_from_gray_in_one_patch_is_relevant_there_alone():
+    # Only patch 4 differs from gray, so all of the score is its.
     model, params = vit(classifier="gap", position="none")
     image = np.zeros_like(IMAGE)
     image[4:8, 4:8] = IMAGE[4:8, 4:8]
     found = explain_image(model, params, image, 1).integrated_gradients
     others = np.delete(found.reshape(-1), 4)
     np.testing.assert_array_equal(others, np.zeros(5))
-    logits = [model.apply({"params": params}, jnp.asarray(x)[None])[0, 1] for x in (image, 0 * image)]
+    logits = [
+        model.apply({"params": params}, jnp.asarray(x)[None])[0, 1] for x in (image, 0 * image)
+    ]
     np.testing.assert_allclose(found[1, 1], logits[0] - logits[1], rtol=1e-2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vit_jax import checkpoint, data, evaluate, export, predict, run_model
+from vit_jax import checkpoint, data, evaluate, explain, export, predict, run_model
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = ROOT / "checkpoints" / "fashion_mnist_vit.npz"
@@ -59,6 +59,9 @@ def test_its_workdir_is_all_that_the_commands_need(quickstart, monkeypatch, caps
     found = json.loads(Path("evaluation/evaluation.json").read_text())
     recorded = Path("runs/quickstart/metrics.jsonl").read_text().splitlines()[-1]
     assert found["accuracy"] == json.loads(recorded)["test/accuracy"]
+
+    assert explain.main(["runs/quickstart", "digit.png"]) == 0
+    assert "index.html" in {path.name for path in Path("explanation").iterdir()}
 
     assert export.main(["runs/quickstart", "exported"]) == 0
     model = run_model.Model("exported")

@@ -105,11 +105,11 @@ def seen_box(description: dict[str, Any], shape: tuple[int, int]) -> Box:
         return 0, 0, *shape
     exact = isinstance(cover, list | tuple)
     large = cover if exact else covering_size(shape, _covered(cover, size))
-    h, w = (
-        min(full, max(1, round(full * part / whole)))
+    (y, h), (x, w) = (
+        (round(round((whole - part) / 2) * full / whole), max(1, round(part * full / whole)))
         for full, part, whole in zip(shape, size, large, strict=True)
     )
-    return (shape[0] - h) // 2, (shape[1] - w) // 2, h, w
+    return y, x, h, w
 
 
 def _covered(cover: int, size: tuple[int, int]) -> tuple[int, int]:

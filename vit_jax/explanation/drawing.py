@@ -82,7 +82,11 @@ def show_heat(
     mixed = mixed + (gray * (1 - opacity))[:, :, None]
     axes.imshow(mixed.clip(0, 1), extent=_extent(photo))
     _bare(axes, title)
-    label = "against the class         for it" if signed else f"1: the strongest {_STRONGEST} % of patches"
+    label = (
+        "against the class         for it"
+        if signed
+        else f"1: the strongest {_STRONGEST} % of patches"
+    )
     add_scale(figure, color, axes, label)
 
 
