@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from vit_jax.explanation import attention as attention_of
+from vit_jax.explanation.attention import attention_distance, attention_maps, rollout
 from vit_jax.explanation.features import depths_shown
 from vit_jax.explanation.relevance import (
     attention_relevance,
@@ -65,10 +65,10 @@ def _explain(
     stride = [size / cells for size, cells in zip(image.shape, tokens.grid, strict=False)]
     explanation = ImageExplanation(
         features,
-        attention_of.attention_maps(attention, reader, tokens),
+        attention_maps(attention, reader, tokens),
         None if pool is None else tokens.on_grid(pool[:, 0]),
-        tokens.on_grid(reader @ attention_of.rollout(attention)),
-        attention_of.attention_distance(attention, tokens, stride),
+        tokens.on_grid(reader @ rollout(attention)),
+        attention_distance(attention, tokens, stride),
     )
     if class_index is None:
         return explanation
