@@ -14,6 +14,7 @@ Exit codes: 0 all went well, 3 some files could not be read (each is named, and 
 
 import argparse
 import difflib
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,9 +102,8 @@ def find_class(name: str, classifier: Classifier) -> int:
     if name.strip().lower() in known:
         return known[name.strip().lower()]
     near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-    hint = (
-        f"Did you mean {' or '.join(near)}?" if near else f"Give a number, 0 to {num_classes - 1}."
-    )
+    number = f"Give a number, 0 to {num_classes - 1}."
+    hint = f"Did you mean {' or '.join(near)}?" if near else number
     raise ValueError(f"The checkpoint has no class {name!r}. {hint}")
 
 
@@ -125,14 +125,17 @@ def explain(classifier: Classifier, path: Path, class_index: int | None) -> Expl
 
 
 def as_photo(data: bytes, preprocessing: Mapping) -> np.ndarray:
-    """What the model sees of an image file, in the file's own shape and up to _PHOTO pixels."""
+    """What the model sees of an image file, `h w 3`, in the file's own shape and, as far as it
+    goes, resolution: the longer side has _PHOTO pixels at most and half of them at least.
+    """
     image = decode(data, channels=preprocessing["channels"], exif=preprocessing["exif"])
     image = crop(image, seen_box(preprocessing, image.shape[:2]))
     if image.shape[2] == 1:
         image = image.repeat(3, axis=2)
     photo = Image.fromarray(np.ascontiguousarray(image[:, :, :3]))
     photo.thumbnail((_PHOTO, _PHOTO))
-    return np.asarray(photo)
+    times = math.ceil(_PHOTO / 2 / max(photo.size))
+    return np.asarray(photo).repeat(times, axis=0).repeat(times, axis=1)
 
 
 def write(
@@ -160,7 +163,7 @@ def write(
         sections.append(page.ImageSection(one.name, one.top, pngs))
     of_model = gallery.draw_model(model, classifier.params, size, grid, explained, missing)
     text = page.render(
-        title=f"What {Path(checkpoint).name} looks at",
+        title=f"What {Path(checkpoint).name or checkpoint} looks at",
         facts=facts(classifier),
         missing=list(missing.values()),
         model_pngs=save(of_model),

@@ -45,18 +45,10 @@ def shortened(text: str, width: int) -> str:
     return textwrap.shorten(text, width, placeholder="…") or text[:width]
 
 
-def show_photo(axes: Axes, photo: np.ndarray, title: str = "Input") -> AxesImage:
-    """`photo` is h w 1, 3 or 4, in 8 bits or in 0…1."""
-    gray = photo.shape[2] == 1
-    picture = axes.imshow(
-        photo[:, :, 0] if gray else photo[:, :, :3],
-        cmap="gray",
-        vmin=0,
-        vmax=255 if photo.dtype == np.uint8 else 1,
-        extent=_extent(photo),
-    )
+def show_photo(axes: Axes, photo: np.ndarray, title: str = "Input") -> None:
+    """`photo` is h w 3, in 8 bits or in 0…1."""
+    axes.imshow(photo, extent=_extent(photo))
     _bare(axes, title)
-    return picture
 
 
 def show_heat(
@@ -77,7 +69,7 @@ def show_heat(
     low = -1.0 if signed else min(float(values.min()), 0.99)
     color = ScalarMappable(Normalize(low, 1), SIGNED if signed else AMOUNT)
     opacity = np.abs(values) if signed else np.full_like(values, 0.62)
-    gray = photo[:, :, :3].mean(-1) / 255 * (1.0 if signed else 0.85)
+    gray = photo.mean(-1) / 255 * (1.0 if signed else 0.85)
     mixed = color.to_rgba(values)[:, :, :3] * opacity[:, :, None]
     mixed = mixed + (gray * (1 - opacity))[:, :, None]
     axes.imshow(mixed.clip(0, 1), extent=_extent(photo))
@@ -96,11 +88,10 @@ def enlarged(values: np.ndarray, photo: np.ndarray) -> np.ndarray:
     return cv2.resize(values.astype(np.float32), size, interpolation=cv2.INTER_LINEAR)
 
 
-def show_grid(axes: Axes, photo: np.ndarray, colors: np.ndarray, title: str) -> AxesImage:
+def show_grid(axes: Axes, photo: np.ndarray, colors: np.ndarray, title: str) -> None:
     """A colour a patch, `gh gw 3`, in the shape of the photograph."""
-    picture = axes.imshow(colors, interpolation="nearest", extent=_extent(photo))
+    axes.imshow(colors, interpolation="nearest", extent=_extent(photo))
     _bare(axes, title)
-    return picture
 
 
 def scaled(values: np.ndarray) -> np.ndarray:
@@ -128,7 +119,7 @@ def show_mosaic(
     `aspect` is the height of a patch to its width.
     """
     num_rows, num_columns, h, w = tiles.shape[:4]
-    cell = max(1, _CELL if max(h, w) > 3 else 4 * _CELL)
+    cell = _CELL if max(h, w) > 3 else 4 * _CELL  # so that gaps stay narrow
     tiles = tiles.repeat(cell, axis=2).repeat(cell, axis=3)
     gaps = [(0, 0), (0, 0), (0, _GAP), (0, _GAP), *[(0, 0)] * (tiles.ndim - 4)]
     fill = 1.0 if tiles.ndim == 5 else np.nan  # white; nothing

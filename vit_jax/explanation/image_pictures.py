@@ -1,6 +1,6 @@
 """Pictures of what a model makes of one image.
 
-`photo` is what the model sees of the image, 8-bit `h w c`, at any resolution.
+`photo` is what the model sees of the image, 8-bit `h w 3`, at any resolution.
 """
 
 from collections.abc import Sequence
