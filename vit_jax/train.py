@@ -27,7 +27,7 @@ from etils import epath
 from ml_collections import config_flags
 
 from vit_jax import checkpoint, commands, data, models
-from vit_jax.config import describe_options
+from vit_jax.config import data_options, describe_options
 from vit_jax.inference_time import inference_time
 from vit_jax.training import metrics as evaluation
 from vit_jax.training.optim import make_optimizer
@@ -42,6 +42,13 @@ __doc__ += describe_options()
 log = logging.getLogger("vit_jax.train")  # also when this file is __main__
 EXIT_PREEMPTED = 75
 RECIPES = Path(__file__).parent / "configs"
+_NEXT = """\
+  python -m vit_jax.evaluate {workdir}
+  python -m vit_jax.predict {workdir} IMAGE …
+  python -m vit_jax.explain {workdir} IMAGE …
+  python -m vit_jax.export {workdir} OUT
+  python -m vit_jax.convert {exported} OUT --to orbax|timm|hf|npz
+  tensorboard --logdir {workdir}"""
 
 
 def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Any:
@@ -52,7 +59,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
         logging_to(directory.local / "train.log"),
         stop_on_signals() as stop,
     ):
-        use_compilation_cache(config.compilation_cache)
+        commands.use_compilation_cache(config.compilation_cache)
         train = data.open_source(config)
         test = data.open_source(config, config.pp.test, train.class_names)
         run = Run(config, train, test)
@@ -187,6 +194,7 @@ class Run:
             channels=self.config.pp.channels,
             preprocessing=self.preprocessing,
             source=f"vit_jax.train on {self.train.name}",
+            data=data_options(self.config),
             metrics=scores,
         )
 
@@ -206,15 +214,12 @@ class Run:
         report.draw()
         directory.sync()
         log.info(
-            "Finished: %.2f %% of %s examples, after %s. The weights are in %s. Next:\n"
-            "  python -m vit_jax.convert %s OUT --to orbax|timm|hf|npz\n"
-            "  tensorboard --logdir %s",
+            "Finished: %.2f %% of %s examples, after %s. The weights are in %s. Next:\n%s",
             100 * final["accuracy"],
             f"{final['count']:,}",
             duration(time.monotonic() - self._started),
             exported,
-            exported,
-            directory.path,
+            _NEXT.format(workdir=directory.path, exported=exported),
         )
 
 
@@ -329,17 +334,6 @@ def profiling(directory: Path, step: int, steps: tuple[int, int]) -> Iterator[No
         jax.effects_barrier()
         jax.profiler.stop_trace()
         log.info("Profiled steps %d to %d into %s.", first, last, directory)
-
-
-def use_compilation_cache(path: str) -> None:
-    """Compiled programs are kept between runs, in the user's cache unless told otherwise."""
-    if not path:
-        return
-    directory = Path.home() / ".cache" / "vit_jax" / "compiled" if path == "auto" else Path(path)
-    jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-    jax.config.update("jax_compilation_cache_max_size", 2 * 2**30)
-    log.info("Compiled programs are kept in %s.", directory)
 
 
 def main(arguments: list[str]) -> int:
