@@ -12,8 +12,8 @@ from vit_jax import commands
 
 ROOT = Path(__file__).parent.parent
 
-# Before any computation: four devices on one CPU, for tests of what is spread over devices.
-jax.config.update("jax_num_cpu_devices", 4)
+# Before any computation: eight devices on one CPU, for tests of what is spread over devices.
+jax.config.update("jax_num_cpu_devices", 8)
 
 
 @pytest.fixture

@@ -96,8 +96,16 @@ RUN = {
     "wandb_project": Option("", "also log to this Weights & Biases project, if wandb is installed"),
     "compilation_cache": Option("auto", "directory for compiled programs; '' is off"),
 }
+PARALLEL = {
+    "parallel.strategy": Option(
+        "auto", "jit (one device), pmap (a copy on each), fsdp (state spread over all), or auto"
+    ),
+    "parallel.tensor": Option(
+        1, "fsdp: devices that share the heads and the MLP of each layer, for great widths"
+    ),
+}
 
-OPTIONS: dict[str, Option] = {**DATA, **TRAINING, **RUN}
+OPTIONS: dict[str, Option] = {**DATA, **TRAINING, **RUN, **PARALLEL}
 
 # The reference's presets for fine-tuning (its section "common"), and what other data sets get.
 DATASETS: dict[str, dict[str, Any]] = {
@@ -110,6 +118,7 @@ OTHER_DATASETS = {"total_steps": 2_500, "pp.train": "train", "pp.test": "test"}
 # What may differ when a run is started again; anything else would make it another run.
 MAY_CHANGE = {
     *RUN,
+    *PARALLEL,
     *("tfds_data_dir", "tfds_manual_dir", "batch_eval", "prefetch", "reader_threads"),
     *("reader_workers", "max_bad_images", "shuffle_buffer"),
     *("pretrained", "pretrained_dir", "model_or_filename", "keep_head"),  # read once, at the start
@@ -167,7 +176,8 @@ def _nested(config: ml_collections.ConfigDict, name: str) -> Any:
 def describe_options() -> str:
     """Every option with its default and meaning, for --help."""
     lines = ["", "Options, each settable as --config.NAME=VALUE:", ""]
-    for title, table in (("data", DATA), ("training", TRAINING), ("the run", RUN)):
+    tables = {"data": DATA, "training": TRAINING, "the run": RUN, "devices": PARALLEL}
+    for title, table in tables.items():
         lines.append(f"  {title}")
         for name, option in table.items():
             lines.append(f"    {name:<30} {option.meaning} [{option.default!r}]")

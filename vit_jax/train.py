@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -29,11 +28,13 @@ from ml_collections import config_flags
 from vit_jax import checkpoint, commands, data, models
 from vit_jax.config import data_options, describe_options
 from vit_jax.inference_time import inference_time
+from vit_jax.parallel import hosts
+from vit_jax.parallel.fit import check_batch, check_memory, memory_limit
+from vit_jax.parallel.layout import Layout, make_layout, to_host
 from vit_jax.training import metrics as evaluation
-from vit_jax.training.optim import make_optimizer
+from vit_jax.training.program import Program, build_model
 from vit_jax.training.report import Report, class_table, duration, logging_to
 from vit_jax.training.state import TrainState
-from vit_jax.training.step import make_train_step
 from vit_jax.training.stopping import LossWatch, Preempted, stop_on_signals
 from vit_jax.training.workdir import open_workdir
 
@@ -57,7 +58,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
     with (
         open_workdir(workdir, config) as directory,
         logging_to(directory.local / "train.log"),
-        stop_on_signals() as stop,
+        (hosts.stop_together if jax.process_count() > 1 else stop_on_signals)() as stop,
     ):
         commands.use_compilation_cache(config.compilation_cache)
         train = data.open_source(config)
@@ -79,13 +80,13 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
                 with profiling(directory.local, step, config.profile_steps):
                     state, step_metrics = step_fn(state, next(batches))
                 watch.add(step, step_metrics)
-                last = step == config.total_steps
+                last, stopping = step == config.total_steps, stop.at(step)
                 if due(step, config.progress_every) or last:
                     report.progress(step, watch.check(checkpoints.latest_step))
                 if due(step, config.eval_every) or last:
                     with report.pause():
                         results = {step: run.evaluate(state, report)}
-                if due(step, config.checkpoint_every) or last or stop.requested:
+                if due(step, config.checkpoint_every) or last or stopping:
                     watch.check(checkpoints.latest_step)  # nothing bad is saved over good
                     with report.pause():
                         scores = results.get(step)
@@ -94,7 +95,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
                             step, state, data=batches.get_state(), card=card, metrics=scores
                         )
                         directory.sync()
-                if stop.requested and not last:
+                if stopping and not last:
                     raise Preempted(f"Saved step {step:,} in {workdir}; start it again to go on.")
 
             batches.close()
@@ -114,56 +115,51 @@ class Run:
             )
         self.config, self.train, self.test = config, train, test
         self.preprocessing = data.preprocessing(config)
-        self.model = build_model(config, len(train.class_names))
-        self._images = jnp.zeros((1, *self.preprocessing["crop"], config.pp.channels))
-        log.info("%s", describe(config, self.model, self._images, train, test))
-        shapes = jax.eval_shape(self.model.init, jax.random.key(0), self._images)["params"]
-        shapes = _stacked_if_scanned(config, shapes)
-        self.optimizer = make_optimizer(config, shapes)
-        self._abstract_state = jax.eval_shape(self._state, shapes)
-        self._eval_step = jax.jit(evaluation.make_eval_step(self.model, config.loss))
+        image_shape = (*self.preprocessing["crop"], config.pp.channels)
+        self.program = Program(config, image_shape, len(train.class_names), train.multi_label)
+        self.layout = make_layout(
+            config.parallel.strategy, config.parallel.tensor, self.program.state_shapes
+        )
+        check_batch(config, self.layout)
+        check_memory(self.program, self.layout, memory_limit(jax.local_devices()[0]))
+        log.info("%s", describe(self.program, self.layout, train, test))
+        eval_step = evaluation.make_eval_step(self.program.model, config.loss)
+        self._eval_step = self.layout.jit_eval(eval_step)
         self._started = time.monotonic()
 
     def first_state_or(
         self, checkpoints: checkpoint.RunCheckpoints
     ) -> tuple[TrainState, dict[str, Any]]:
         """The state and the data's place to begin with: a checkpoint's, if the run has one."""
+        new_state, new_params = self.program.new_state, self.program.new_params
         if checkpoints.latest_step is None:
-            params = initial_params(self.config, self.model, self._images)
-            return self._state(params), {"next_step": 0}
-        state, place = checkpoints.restore(self._abstract_state)
+            if path := pretrained_path(self.config):
+                params = self.layout.put(load_params(path, self.program))
+                return self.layout.build(new_state, params), {"next_step": 0}
+            return self.layout.build(lambda: new_state(new_params())), {"next_step": 0}
+        state, place = checkpoints.restore(self.layout.shapes(self.program.state_shapes))
         log.info("Resumed at step %s.", f"{int(state.step):,}")
         return state, place
 
-    def _state(self, params: Any) -> TrainState:
-        return TrainState.create(params, self.optimizer, with_ema=self.config.ema_decay > 0)
-
     def training_batches(self, place: dict[str, Any]) -> Iterator[dict[str, jax.Array]]:
         batches = data.train_batches(self.config, self.train, start_step=place["next_step"])
+        return self._to_devices(batches)
+
+    def _to_devices(self, batches: Iterator) -> Iterator[dict[str, jax.Array]]:
         return data.prefetch_to_device(
-            batches, self.config.prefetch, preprocessing=self.preprocessing
+            batches,
+            self.config.prefetch,
+            sharding=self.layout.batch,
+            preprocessing=self.preprocessing,
         )
 
     def compile_step(self, state: TrainState):
         """The step as a compiled program; says how long that took."""
-        step_fn = make_train_step(self.config, self.model, self.optimizer)
-        batch = self._batch_shapes()
         log.info("Compiling the train step…")
         start = time.monotonic()
-        compiled = jax.jit(step_fn, donate_argnums=0).lower(state, batch).compile()
+        compiled = self.layout.compile(self.program.step, state, self.program.batch_shapes)
         log.info("Compiled in %.1f s.", time.monotonic() - start)
         return compiled
-
-    def _batch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        size = self.config.batch
-        images = (size, *self.preprocessing["crop"], self.config.pp.channels)
-        classes = (len(self.train.class_names),)
-        labels = (size, *classes) if self.train.multi_label else (size,)
-        kind = jnp.float32 if self.train.multi_label else jnp.int32
-        return {
-            "image": jax.ShapeDtypeStruct(images, jnp.float32),
-            "label": jax.ShapeDtypeStruct(labels, kind),
-        }
 
     def evaluate(self, state: TrainState, report: Report) -> dict[str, Any]:
         """Metrics over every test example, of the averaged weights too where there are any."""
@@ -174,11 +170,7 @@ class Run:
         return results
 
     def _evaluate(self, params: Any) -> dict[str, Any]:
-        batches = data.prefetch_to_device(
-            iter(data.eval_batches(self.config, self.test)),
-            self.config.prefetch,
-            preprocessing=self.preprocessing,
-        )
+        batches = self._to_devices(iter(data.eval_batches(self.config, self.test)))
         return evaluation.evaluate(self._eval_step, params, batches)
 
     def card(self, results: dict[str, Any] | None) -> checkpoint.Card:
@@ -198,6 +190,11 @@ class Run:
             metrics=scores,
         )
 
+    def _export(self, params: Any, path: epath.Path, card: checkpoint.Card) -> None:
+        params = models.unstack_blocks(to_host(params))
+        if hosts.is_first():
+            checkpoint.save(params, path, card=card)
+
     def finish(self, state, results, directory, checkpoints, report) -> None:
         """Exports the weights, and says how it went and what to try next."""
         # A finished run that is started again has told its numbers already.
@@ -206,11 +203,9 @@ class Run:
             log.info("The best checkpoint is step %s.", f"{best:,}")
         log.info("%s", class_table(final, self.train.class_names))
         exported = directory.path / "model.npz"
-        params = models.unstack_blocks(jax.device_get(state.params))
-        checkpoint.save(params, exported, card=self.card(final))
+        self._export(state.params, exported, self.card(final))
         if state.ema is not None:
-            averaged = models.unstack_blocks(jax.device_get(state.ema))
-            checkpoint.save(averaged, directory.path / "model_ema.npz", card=self.card(None))
+            self._export(state.ema, directory.path / "model_ema.npz", self.card(None))
         report.draw()
         directory.sync()
         log.info(
@@ -223,37 +218,20 @@ class Run:
         )
 
 
-def build_model(config: ml_collections.ConfigDict, num_classes: int) -> nn.Module:
-    fields = config.model.to_dict()
-    module = models.MlpMixer if "num_blocks" in fields else models.VisionTransformer
-    return module(num_classes=num_classes, **fields)
-
-
-def initial_params(config: ml_collections.ConfigDict, model: nn.Module, images: jax.Array) -> Any:
-    """Fresh parameters, or a checkpoint's fitted to the model; stacked for a scanned model."""
-    params = jax.jit(model.init)(jax.random.key(config.seed), images)["params"]
-    if path := pretrained_path(config):
-        stride = checkpoint.patch_stride(config.model.to_dict())
-        grid = tuple(side // step for side, step in zip(images.shape[1:3], stride, strict=True))
-        params = checkpoint.load_pretrained(
-            pretrained_path=path,
-            init_params=params,
-            model_config=config.model,
-            keep_head=config.keep_head,
-            grid=grid,
-        )
-        log.info("Loaded %s.", path)
-    return _stacked_if_scanned(config, params)
-
-
-def _stacked_if_scanned(config: ml_collections.ConfigDict, params: Any) -> Any:
-    """A scanned model's state holds the blocks stacked; `eval_shape` does it for shapes alone."""
-    if not config.model.get("scan"):
-        return params
-    is_abstract = isinstance(jax.tree.leaves(params)[0], jax.ShapeDtypeStruct)
-    return (
-        jax.eval_shape(models.stack_blocks, params) if is_abstract else models.stack_blocks(params)
+def load_params(path: str, program: Program) -> Any:
+    """A checkpoint's parameters fitted to the model, in the layout of the state."""
+    init_params = jax.jit(program.unstacked_params)()
+    config, (height, width, _) = program.config, program.image_shape
+    stride = checkpoint.patch_stride(config.model.to_dict())
+    params = checkpoint.load_pretrained(
+        pretrained_path=path,
+        init_params=init_params,
+        model_config=config.model,
+        keep_head=config.keep_head,
+        grid=(height // stride[0], width // stride[1]),
     )
+    log.info("Loaded %s.", path)
+    return program.stacked_if_scanned(params)
 
 
 def with_style_of_pretrained(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
@@ -287,22 +265,22 @@ def pretrained_path(config: ml_collections.ConfigDict) -> str:
     return str(epath.Path(config.pretrained_dir) / f"{name.removesuffix('.npz')}.npz")
 
 
-def describe(config, model, images, train, test) -> str:
+def describe(program: Program, layout: Layout, train: data.Source, test: data.Source) -> str:
     """What this run is, in a few lines."""
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    config, model = program.config, program.model
+    images = jax.ShapeDtypeStruct((1, *program.image_shape), jnp.float32)
+    params = jax.eval_shape(program.unstacked_params)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
     apply = jax.jit(lambda p, x: model.apply({"params": p}, x, train=False))
-    flops = apply.lower(shapes, images).cost_analysis()["flops"]
-    devices = jax.devices()
-    height, width, channels = images.shape[1:]
+    flops = apply.lower(params, images).cost_analysis()["flops"]
     rows = {
         "model": f"{config.model.model_name}, {count:,} parameters, "
         f"{flops / 1e9:.3g} GFLOP an image",
-        "input": f"{height}×{width}×{channels}",
+        "input": "×".join(map(str, program.image_shape)),
         "data": f"{train.name}: {len(train):,} to train, {len(test):,} to test",
         "classes": f"{len(train.class_names):,}",
         "weights": pretrained_path(config) or "random",
-        "devices": f"{len(devices)} × {devices[0].device_kind}",
+        "devices": str(layout),
         "recipe": f"{config.total_steps:,} steps of {config.batch}, {config.optimizer} at "
         f"{config.base_lr:g}, {config.decay_type}",
     }
@@ -343,12 +321,14 @@ def main(arguments: list[str]) -> int:
     absl_logging.set_verbosity(absl_logging.WARNING)  # of the libraries; ours is its own
     config, workdir = flags.FLAGS.config, flags.FLAGS.workdir
     try:
+        hosts.connect(flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id)
         TRAINERS[config.trainer](config, workdir)
     except Preempted as stopped:
         print(f"train: {stopped}", file=sys.stderr)
         return EXIT_PREEMPTED
     except (ValueError, OSError) as e:
         print(f"train: {e}", file=sys.stderr)
+        hosts.leave(1)
         return 1
     return 0
 
@@ -367,6 +347,10 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("workdir", None, "directory of the run; made if it is not there")
     flags.mark_flag_as_required("workdir")
+    several = "with several processes, where the cluster does not say: "
+    flags.DEFINE_string("coordinator", None, f"{several}HOST:PORT of the first one")
+    flags.DEFINE_integer("num_processes", None, f"{several}how many there are")
+    flags.DEFINE_integer("process_id", None, f"{several}which one this is, from 0")
 
 
 run = functools.partial(commands.run, main, "train", define_flags)

@@ -26,4 +26,5 @@ def get_config():
     config.eval_every = 10
     config.checkpoint_every = 5
     config.reader_threads = 1
+    config.parallel.strategy = "jit"  # in a test, with its eight devices, as in a process of one
     return config

@@ -1,8 +1,8 @@
 """Source and transforms to batches: ordered by seed alone, resumable, a share for each process.
 
 Training is one endless stream: epoch after epoch, each shuffled whole. A global batch is the next
-`config.batch` positions of that stream, and process p of P reads every P-th of them, so neither the
-number of processes nor of readers changes what a step sees.
+`config.batch` positions of that stream, and process p of P reads the p-th of P equal runs of them,
+so neither the number of processes nor of readers changes what a step sees, or in which order.
 """
 
 import dataclasses
@@ -53,7 +53,9 @@ def train_batches(
     stream = stream.map_with_index(lambda position, index: (position // len(source), index))
 
     def batches_from(step: int) -> grain.DatasetIterator:
-        mine = stream[step * config.batch + process_index :: process_count]
+        first = step * config.batch + process_index * size
+        rows = grain.MapDataset.range((len(stream) - first) // process_count)
+        mine = rows.map(lambda row: stream[first + row // size * config.batch + row % size])
         return iter(_read(config, mine, load, size))
 
     return TrainBatches(batches_from, start_step, bad)

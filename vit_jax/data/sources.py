@@ -128,6 +128,21 @@ def split_sizes(config: ml_collections.ConfigDict | str) -> dict[str, int]:
     return tfds_splits(config)
 
 
+def count_classes(config: ml_collections.ConfigDict | str) -> tuple[int, bool]:
+    """How many classes a data set has, and whether an image may have several.
+
+    A tfds data set need not be prepared for that.
+    """
+    config = as_config(config)
+    if config.dataset == "digits" or _is_local(config.dataset):
+        source = open_source(config)
+        return len(source.class_names), source.multi_label
+    from vit_jax.data.tfds import tfds_classes
+
+    names, multi_label = tfds_classes(config)
+    return len(names), multi_label
+
+
 def as_config(config: ml_collections.ConfigDict | str) -> ml_collections.ConfigDict:
     if not isinstance(config, str):
         return config

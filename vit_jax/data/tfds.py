@@ -61,9 +61,7 @@ def open_tfds(
     builder = _prepared_builder(config)
     image_key, label_key = _keys(builder, config)
     features = builder.info.features
-    label = features[label_key]
-    multi_label = not isinstance(label, tfds.features.ClassLabel)
-    names = tuple((label.feature if multi_label else label).names)
+    names, multi_label = _classes(features[label_key])
     ids = class_ids(names, class_names, config.dataset)
     raw = {
         key: tfds.decode.SkipDecoding()
@@ -94,6 +92,17 @@ def open_tfds(
 
 def tfds_splits(config: ml_collections.ConfigDict) -> dict[str, int]:
     return _sizes(_prepared_builder(config))
+
+
+def tfds_classes(config: ml_collections.ConfigDict) -> tuple[tuple[str, ...], bool]:
+    """Class names, and whether an image may have several; of an unprepared data set too."""
+    builder = _builder(config)
+    return _classes(builder.info.features[_keys(builder, config)[1]])
+
+
+def _classes(label: Any) -> tuple[tuple[str, ...], bool]:
+    multi_label = not isinstance(label, tfds.features.ClassLabel)
+    return tuple((label.feature if multi_label else label).names), multi_label
 
 
 def _sizes(builder: tfds.core.DatasetBuilder) -> dict[str, int]:

@@ -4,9 +4,14 @@ Every attention of every model goes through `dot_product_attention`. All kernels
 function; `choose_kernel` says which one a backend gets. Softmax is always taken in float32.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import PartitionSpec
+
+from vit_jax.models.sharding import BATCH, TENSOR, automatic_mesh, target_platform
 
 # Sequences at least this long get a kernel that never holds the whole n × n matrix.
 LONG_SEQUENCE = 1024
@@ -32,7 +37,7 @@ def dot_product_attention(
         dropout_rate, dropout_rng = 0.0, None
     if kernel == "auto":
         kernel = choose_kernel(
-            jax.default_backend(), query.dtype, query.shape, key.shape, bias, dropout_rng
+            target_platform(), query.dtype, query.shape, key.shape, bias, dropout_rng
         )
     if kernel not in KERNELS:
         raise ValueError(f"No attention kernel {kernel!r}; choose auto, {', '.join(KERNELS)}.")
@@ -137,8 +142,19 @@ def _tpu_flash(query, key, value, bias=None):
     )
     real = jnp.broadcast_to(jnp.arange(n + pad) < n, (b, n + pad)).astype(jnp.int32)
     segments = flash.SegmentIds(q=real, kv=real)
-    out = flash.flash_attention(q, k, v, segment_ids=segments, sm_scale=d**-0.5)
+    attend = functools.partial(flash.flash_attention, sm_scale=d**-0.5)
+    out = _per_device(attend)(q, k, v, None, segments)
     return out[:, :, :n].transpose(0, 2, 1, 3)
+
+
+def _per_device(attend):
+    """A kernel the compiler cannot partition, on each device's own examples and heads."""
+    mesh = automatic_mesh()
+    if mesh is None:
+        return attend
+    heads = PartitionSpec(BATCH, TENSOR)
+    specs = (heads, heads, heads, None, PartitionSpec(BATCH))
+    return jax.shard_map(attend, mesh=mesh, in_specs=specs, out_specs=heads, check_vma=False)
 
 
 KERNELS = {"xla": _xla, "chunked": _chunked, "cudnn": _cudnn, "tpu_flash": _tpu_flash}

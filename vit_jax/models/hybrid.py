@@ -9,6 +9,8 @@ import flax.linen as nn
 from jax import Array, lax
 from jax.typing import DTypeLike
 
+from vit_jax.models.sharding import BATCH, constrain
+
 
 def resnet_stem(
     x: Array,
@@ -31,7 +33,7 @@ def resnet_stem(
     eps = {"norm_eps": norm_eps, "variance_eps": variance_eps}
     x = StdConv(width, (7, 7), 2, dtype, variance_eps, name="conv_root")(x.astype(dtype))
     x = nn.relu(nn.GroupNorm(epsilon=norm_eps, dtype=dtype, name="gn_root")(x))
-    x = nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME")
+    x = constrain(nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME"), BATCH)
     for stage, num_units in enumerate(num_layers):
         stride = 1 if stage == 0 else 2
         name = f"block{stage + 1}"
@@ -92,7 +94,7 @@ class BottleneckUnit(nn.Module):
         y = nn.relu(norm(conv(x, self.features, 1, "1"), "1"))
         y = nn.relu(norm(conv(y, self.features, 3, "2", self.stride), "2"))
         y = norm(conv(y, wide, 1, "3"), "3", scale_init=nn.initializers.zeros)
-        return nn.relu(residual + y)
+        return constrain(nn.relu(residual + y), BATCH)
 
 
 class StdConv(nn.Module):

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 
 from vit_jax.models import attention
 from vit_jax.models.position import RelativePositionBias
+from vit_jax.models.sharding import BATCH, TENSOR, constrain, target_platform
 
 GELU = {
     "tanh": lambda x: nn.gelu(x, approximate=True),
@@ -54,7 +55,7 @@ class EncoderBlock(nn.Module):
                 grid, self.num_heads, leading, trailing, name="relative_position_bias"
             )()
 
-        y = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype)(x)
+        y = constrain(nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype)(x), BATCH)
         y = MultiHeadDotProductAttention(
             num_heads=self.num_heads,
             head_dim=self.head_dim,
@@ -68,13 +69,13 @@ class EncoderBlock(nn.Module):
             y = LayerScale(self.layer_scale, dtype=self.dtype)(y)
         x = x + self._drop_path(y, drop_path_rate, train)
 
-        y = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype)(x)
+        y = constrain(nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype)(x), BATCH)
         y = MlpBlock(
             mlp_dim=self.mlp_dim, dropout_rate=self.dropout_rate, gelu=self.gelu, dtype=self.dtype
         )(y, train=train)
         if self.layer_scale is not None:
             y = LayerScale(self.layer_scale, dtype=self.dtype)(y)
-        x = x + self._drop_path(y, drop_path_rate, train)
+        x = constrain(x + self._drop_path(y, drop_path_rate, train), BATCH)
         self.sow("intermediates", "block", x, reduce_fn=keep_latest)
         return x
 
@@ -123,7 +124,10 @@ class MultiHeadDotProductAttention(nn.Module):
             raise ValueError(f"{self.num_heads} heads do not divide a width of {width}.")
         head_dim = self.head_dim or width // self.num_heads
 
-        query, key, value = self._project(x, x if context is None else context, head_dim)
+        query, key, value = (
+            constrain(y, BATCH, None, TENSOR, None)
+            for y in self._project(x, x if context is None else context, head_dim)
+        )  # b n h e
         drops = train and self.dropout_rate > 0
         y = attention.dot_product_attention(
             query,
@@ -144,7 +148,8 @@ class MultiHeadDotProductAttention(nn.Module):
 
         kernel, out_bias = Projection((self.num_heads, head_dim), (width,), True, name="out")()
         kernel = kernel.reshape(-1, width).astype(self.dtype)
-        return y.reshape(*y.shape[:2], -1) @ kernel + out_bias.astype(self.dtype)
+        y = y.reshape(*y.shape[:2], -1) @ kernel + out_bias.astype(self.dtype)
+        return constrain(y, BATCH)
 
     def _project(self, x: Array, context: Array, head_dim: int) -> tuple[Array, Array, Array]:
         heads = (self.num_heads, head_dim)
@@ -152,7 +157,7 @@ class MultiHeadDotProductAttention(nn.Module):
             name: Projection(x.shape[-1:], heads, self.qkv_bias, name=name)()
             for name in ("query", "key", "value")
         }
-        if context is x and jax.default_backend() == "cpu":
+        if context is x and target_platform() == "cpu":
             # One matmul three times as wide keeps a CPU's cores busier than three.
             kernels, biases = zip(*parameters.values(), strict=True)
             bias = jnp.stack(biases) if self.qkv_bias else None
@@ -200,7 +205,8 @@ class MlpBlock(nn.Module):
             raise ValueError(f"No GELU {self.gelu!r}; choose {' or '.join(GELU)}.")
         drop = nn.Dropout(self.dropout_rate, deterministic=not train)
         y = GELU[self.gelu](self._dense(self.mlp_dim, "Dense_0")(x))  # b n m
-        return drop(self._dense(x.shape[-1], "Dense_1")(drop(y)))
+        y = drop(constrain(y, BATCH, None, TENSOR))
+        return drop(constrain(self._dense(x.shape[-1], "Dense_1")(y), BATCH))
 
     def _dense(self, features: int, name: str) -> nn.Dense:
         return nn.Dense(
@@ -250,7 +256,7 @@ class PatchEmbedding(nn.Module):
         x = x @ kernel.reshape(-1, self.features).astype(self.dtype) + bias.astype(self.dtype)
         if self.norm:
             x = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype, name="LayerNorm_1")(x)
-        return x
+        return constrain(x, BATCH)
 
 
 class MAPHead(nn.Module):

@@ -10,6 +10,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from vit_jax.models.layers import GELU, PatchEmbedding, keep_latest, perturbed
+from vit_jax.models.sharding import BATCH, TENSOR, constrain
 
 
 class MlpBlock(nn.Module):
@@ -22,7 +23,8 @@ class MlpBlock(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         y = GELU[self.gelu](nn.Dense(self.mlp_dim, dtype=self.dtype)(x))
-        return nn.Dense(x.shape[-1], dtype=self.dtype)(y)
+        y = constrain(y, BATCH, None, TENSOR)
+        return constrain(nn.Dense(x.shape[-1], dtype=self.dtype)(y), BATCH)
 
 
 class MixerBlock(nn.Module):
@@ -76,4 +78,4 @@ class MlpMixer(nn.Module):
         if self.num_classes:
             init = nn.initializers.zeros
             x = nn.Dense(self.num_classes, kernel_init=init, dtype=self.dtype, name="head")(x)
-        return x.astype(jnp.float32)
+        return constrain(x.astype(jnp.float32), BATCH)

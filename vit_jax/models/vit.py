@@ -19,6 +19,7 @@ from jax.typing import DTypeLike
 from vit_jax.models.hybrid import resnet_stem
 from vit_jax.models.layers import EncoderBlock, MAPHead, PatchEmbedding, keep_latest, perturbed
 from vit_jax.models.position import PositionEmbedding
+from vit_jax.models.sharding import BATCH, constrain
 from vit_jax.models.stacking import stack_blocks, unstack_blocks
 
 CLASSIFIERS = ("token", "gap", "map", "unpooled", "token_unpooled")
@@ -72,7 +73,8 @@ class Encoder(nn.Module):
         x = self._blocks(x, num_leading=n - self.grid[0] * self.grid[1], train=train)
         if not self.final_norm:
             return x[:, :n]
-        return nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype, name="encoder_norm")(x[:, :n])
+        norm = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype, name="encoder_norm")
+        return constrain(norm(x[:, :n]), BATCH)
 
     def _blocks(self, x: Array, *, num_leading: int, train: bool) -> Array:
         relative = (self.grid, num_leading, self.num_registers)
@@ -221,7 +223,7 @@ class VisionTransformer(nn.Module):
             x = self._head("head")(x)
         if self.distilled:
             x = (x + (self._head("head_dist")(distilled) if self.num_classes else distilled)) / 2
-        return x.astype(jnp.float32)
+        return constrain(x.astype(jnp.float32), BATCH)
 
     def _head(self, name: str) -> nn.Dense:
         return nn.Dense(

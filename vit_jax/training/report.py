@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_collections
 import tensorboardX
 from rich.console import Console
@@ -132,10 +133,14 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Sentences of the package on standard error and, with the time, in a file."""
+    """Sentences of the package on standard error and, with the time, in a file.
+
+    Of several processes the first one speaks, and the others only warn.
+    """
     root = logging.getLogger("vit_jax")
     level, propagate = root.level, root.propagate
     console = logging.StreamHandler(sys.stderr)
+    console.setLevel(logging.WARNING if jax.process_index() > 0 else logging.INFO)
     console.addFilter(lambda record: not getattr(record, "only_in_file", False))
     console.setFormatter(logging.Formatter("%(message)s"))
     file = logging.FileHandler(path)
@@ -171,7 +176,7 @@ def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def _start_wandb(config: ml_collections.ConfigDict, directory: Path) -> Any:
-    if not config.wandb_project:
+    if not config.wandb_project or jax.process_index() > 0:
         return None
     try:
         import wandb

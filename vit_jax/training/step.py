@@ -10,6 +10,7 @@ import ml_collections
 import optax
 from jax import Array
 
+from vit_jax.models.sharding import BATCH, constrain
 from vit_jax.training.losses import LOSSES, targets_of
 from vit_jax.training.mixing import mix
 from vit_jax.training.optim import schedule_of
@@ -73,7 +74,9 @@ def accumulate_gradient(
 ) -> tuple[Array, Any]:
     """Loss and gradient of the batch, computed in `accum_steps` equal parts to save memory.
 
-    The mean over parts is the mean over the batch. Each part drops out by a key of its own.
+    The mean over parts is the mean over the batch. Each part drops out by a key of its own. A part
+    takes every `accum_steps`-th example, so that over several devices each gives its share to every
+    part and no example moves.
     """
     if accum_steps <= 1:
         return loss_and_grad_fn(params, images, labels, key)
@@ -83,7 +86,10 @@ def accumulate_gradient(
             f"A batch of {size} does not divide into accum_steps={accum_steps} parts; "
             f"{max(1, round(size / accum_steps)) * accum_steps} would."
         )
-    parts = [x.reshape(accum_steps, size // accum_steps, *x.shape[1:]) for x in (images, labels)]
+    parts = [
+        constrain(x.reshape(-1, accum_steps, *x.shape[1:]).swapaxes(0, 1), None, BATCH)
+        for x in (images, labels)
+    ]
 
     def add(total, part):
         return jax.tree.map(jnp.add, total, loss_and_grad_fn(params, *part)), None

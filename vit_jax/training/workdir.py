@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_collections
 from etils import epath
 
@@ -26,18 +27,15 @@ log = logging.getLogger(__name__)
 
 class Workdir:
     """`path` is where the run lives; `local` where its small files are written, the same directory
-    unless the run lives on gs:// or s3://. `sync` brings the two together.
+    unless the run lives on gs:// or s3://. `sync` brings the two together. Of several processes
+    the first writes, and the others have a `local` directory that is thrown away.
     """
 
     def __init__(self, path: epath.Path, local: Path):
         self.path, self.local = path, local
 
-    @property
-    def is_remote(self) -> bool:
-        return "://" in str(self.path)
-
     def sync(self) -> None:
-        if self.is_remote:
+        if _is_remote(self.path) and jax.process_index() == 0:
             for file in self.local.iterdir():
                 if file.is_file() and not file.name.startswith("."):
                     (self.path / file.name).write_bytes(file.read_bytes())
@@ -51,21 +49,29 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
     configuration cannot continue.
     """
     path = epath.Path(os.fspath(path)).expanduser()
+    first = jax.process_index() == 0
+    if not _is_remote(path):
+        path = epath.Path(Path(path).absolute())
     with contextlib.ExitStack() as stack:
-        if "://" in str(path):
+        if _is_remote(path) or not first:
             local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vit_jax-")))
             for name in ("metrics.jsonl", "train.log"):
                 if (path / name).exists():
                     (local / name).write_bytes((path / name).read_bytes())
         else:
-            path = epath.Path(Path(path).absolute())
             local = Path(path)
             _make(local)
             stack.enter_context(_lock(local / ".lock"))
         _check_config(path / "config.json", config)
+        if first:
+            _write_config(path / "config.json", config)
         workdir = Workdir(path, local)
         yield workdir
         workdir.sync()
+
+
+def _is_remote(path: epath.Path) -> bool:
+    return "://" in str(path)
 
 
 def _make(path: Path) -> None:
@@ -115,8 +121,11 @@ def _check_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
                 f"{path.parent} holds another run: {told}. Start it again as it was, or choose "
                 "another --workdir."
             )
+
+
+def _write_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
     partial = path.parent / f".config.{os.getpid()}"
-    partial.write_text(json.dumps(new, indent=1) + "\n")
+    partial.write_text(json.dumps(flat_config(config), indent=1) + "\n")
     partial.replace(path)
 
 

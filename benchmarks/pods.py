@@ -1,0 +1,148 @@
+"""Compiles pre-training steps for TPU pods that are not here: bytes per chip and compile time.
+
+    python -m benchmarks.pods [--limit MINUTES] [--only TEXT]     # needs jax[tpu], and no TPU
+    python -m benchmarks.pods --table                             # prints the table in docs/pods.md
+
+One compilation at a time, each in a process of its own; what benchmarks/results/pods.json has is
+not done again. configs/scratch.py's step (AdamW, MixUp, bfloat16) with remat 'full' and 16 images
+a chip, so 256 images on 16 chips and 4,096 on 256.
+"""
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import pathlib
+import resource
+import signal
+
+from benchmarks.machine import about
+
+RESULTS = pathlib.Path(__file__).with_name("results") / "pods.json"
+IMAGES_A_CHIP = 16
+MODELS = ("ViT-B_16", "ViT-L_16", "ViT-H_14", "ViT-g_14", "ViT-G_14")
+TOPOLOGIES = {16: ("v5e:4x4", "v6e:4x4"), 256: ("v5e:16x16", "v6e:16x16")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    model: str
+    topology: str
+    chips: int
+    scan: bool
+    strategy: str = "fsdp"
+
+    @property
+    def name(self) -> str:
+        how = "scanned" if self.scan else "unrolled"
+        return f"{self.model} {self.topology} {how} {self.strategy}"
+
+
+def all_cases() -> list[Case]:
+    """What the claims rest on first, then the rest, the slow ones last."""
+    first = [
+        Case("ViT-G_14", "v5e:16x16", 256, True),
+        Case("ViT-H_14", "v5e:4x4", 16, True),
+        Case("ViT-H_14", "v5e:16x16", 256, True),
+        Case("ViT-L_16", "v5e:4x4", 16, True),
+        Case("ViT-L_16", "v5e:4x4", 16, True, "pmap"),
+        Case("ViT-L_16", "v5e:16x16", 256, True),
+        Case("ViT-G_14", "v5e:4x4", 16, True),
+        Case("ViT-H_14", "v5e:4x4", 16, False),
+    ]
+    rest = [
+        Case(model, topology, chips, scan)
+        for scan in (True, False)
+        for model in MODELS
+        for chips, topologies in TOPOLOGIES.items()
+        for topology in topologies
+    ]
+    return [*first, *(case for case in rest if case not in first)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--limit", type=float, default=30, help="minutes of CPU for each")
+    parser.add_argument("--only", default="", help="only cases whose name has this in it")
+    parser.add_argument("--table", action="store_true", help="print the table and do nothing")
+    options = parser.parse_args()
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
+    if options.table:
+        print(table(results["cases"]))
+        return
+    for case in all_cases():
+        if options.only in case.name and case.name not in results["cases"]:
+            results["about"] = about(("jax", "jaxlib", "flax", "libtpu"))
+            results["cases"][case.name] = run(case, options.limit)
+            print(case.name, results["cases"][case.name], flush=True)
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def run(case: Case, limit: float) -> dict:
+    """What the compiler said, from a process that the system ends when its time is up."""
+    context = multiprocessing.get_context("spawn")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(case, round(60 * limit), send))
+    process.start()
+    send.close()
+    try:
+        return {**dataclasses.asdict(case), **receive.recv()}
+    except EOFError:
+        process.join()
+        ended = process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL)
+        why = {"over_minutes": limit} if ended else {"error": f"exit code {process.exitcode}"}
+        return {**dataclasses.asdict(case), **why}
+    finally:
+        process.join()
+
+
+def work(case: Case, seconds: int, send) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    from configs import scratch
+    from vit_jax.parallel.layout import bytes_per_device, make_layout
+    from vit_jax.parallel.topology import compile_step, devices_of
+    from vit_jax.training.program import Program
+
+    config = scratch.get_config(f"{case.model},imagenet2012")
+    config.batch = IMAGES_A_CHIP * case.chips
+    config.model.scan = case.scan
+    config.model.remat = "full"
+    program = Program(config, (224, 224, 3), 1000)
+    devices = devices_of(case.topology)
+    assert len(devices) == case.chips
+    layout = make_layout(case.strategy, 1, program.state_shapes, devices)
+    compiled = compile_step(program, layout)
+    state = bytes_per_device(program.state_shapes, layout)
+    send.send({"mesh": dict(layout.mesh.shape), "state": state, **dataclasses.asdict(compiled)})
+
+
+def table(cases: dict) -> str:
+    lines = [
+        "| model | pod | batch | scanned: GiB a chip | compile, CPU s | unrolled: GiB | CPU s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for model in MODELS:
+        for chips, topologies in TOPOLOGIES.items():
+            for topology in topologies:
+                cells = [
+                    _cells(cases.get(Case(model, topology, chips, scan).name))
+                    for scan in (True, False)
+                ]
+                row = [model, topology, f"{IMAGES_A_CHIP * chips:,}", *cells[0], *cells[1]]
+                lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _cells(result: dict | None) -> tuple[str, str]:
+    if result is None:
+        return "not run", ""
+    if "over_minutes" in result:
+        return "", f"over {60 * result['over_minutes']:.0f}"
+    if "error" in result:
+        return result["error"], ""
+    memory = f"{result['bytes'] / 2**30:.2f}"
+    return memory if result["fits"] else f"does not fit: {memory}", f"{result['cpu_seconds']:.0f}"
+
+
+if __name__ == "__main__":
+    main()

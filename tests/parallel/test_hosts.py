@@ -1,0 +1,82 @@
+"""Two processes train one model over gloo: real ones, with two fake devices each."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import checkpoint
+from vit_jax.parallel import hosts
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "tests" / "training" / "recipe.py"
+OPTIONS = (
+    *("--config.total_steps=24", "--config.eval_every=0", "--config.checkpoint_every=0"),
+    *("--config.optimizer=sgd", "--config.base_lr=0.1", "--config.optim_dtype=float32"),
+    *("--config.progress_every=1", "--config.model.hidden_size=64"),
+    "--config.model.transformer.mlp_dim=64",
+)
+
+
+def start(workdir, cache, *options, devices=2):
+    command = [sys.executable, "-m", "vit_jax.train", f"--config={RECIPE}", f"--workdir={workdir}"]
+    return subprocess.Popen(
+        [*command, *OPTIONS, f"--config.compilation_cache={cache}", *options],
+        cwd=ROOT,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def start_two(workdir, cache):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    several = (f"--coordinator=127.0.0.1:{port}", "--num_processes=2")
+    options = ("--config.parallel.strategy=fsdp", *several)
+    return [start(workdir, cache, *options, f"--process_id={i}") for i in range(2)]
+
+
+def finish(processes):
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    return [process.returncode for process in processes], errors
+
+
+def test_two_processes_stop_together_and_end_as_one_process_would(tmp_path):
+    alone = start(tmp_path / "alone", tmp_path / "cache", devices=1)
+    assert finish([alone])[0] == [0]
+
+    processes = start_two(tmp_path / "two", tmp_path / "cache")
+    for line in processes[0].stderr:
+        if line.startswith("step 3/"):
+            processes[1].send_signal(signal.SIGTERM)
+            break
+    codes, errors = finish(processes)
+    assert codes == [75, 75], errors
+    (saved,) = {text.split("Saved step ")[1].split()[0] for text in errors}  # the same of both
+    assert checkpoint.load(tmp_path / "two" / "checkpoints" / saved)
+
+    codes, errors = finish(start_two(tmp_path / "two", tmp_path / "cache"))
+    assert codes == [0, 0], errors
+    assert f"Resumed at step {saved}" in errors[0]
+    assert "step 24" in errors[0]
+    assert "step 24" not in errors[1]  # one process speaks
+    ours, theirs = (checkpoint.load(tmp_path / name / "model.npz") for name in ("two", "alone"))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), ours, theirs)
+    evaluations = {
+        (tmp_path / name / "train.log").read_text().split("Finished: ")[-1].split(", after")[0]
+        for name in ("two", "alone")
+    }
+    assert len(evaluations) == 1  # the same accuracy of the same number of examples
+
+
+def test_flags_of_several_processes_go_together():
+    with pytest.raises(ValueError, match="--process_id=0…N-1 go together; given were host:1, None"):
+        hosts.connect("host:1", None, None)

@@ -1,0 +1,137 @@
+"""One step, any devices: every strategy trains the same model, and moves only what it must."""
+
+import functools
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from tests.parallel.programs import batch_of, make_program
+from vit_jax import models
+from vit_jax.checkpoint import RunCheckpoints
+from vit_jax.parallel.collectives import collectives_of
+from vit_jax.parallel.layout import make_layout, to_host
+
+STEPS = 20
+LAYOUTS = {"jit": ("jit", 1), "pmap": ("pmap", 1), "fsdp": ("fsdp", 1), "tensor": ("fsdp", 2)}
+
+
+@functools.cache
+def trained(name: str):
+    """The state after twenty steps, the losses, and the compiled program's text."""
+    program = make_program()
+    layout = make_layout(*LAYOUTS[name], program.state_shapes)
+    state = layout.build(lambda: program.new_state(program.new_params()))
+    compiled = layout.lower(program.step, state, program.batch_shapes).compile()
+    losses = []
+    for step in range(STEPS):
+        batch = jax.device_put(batch_of(step, program.config.batch), layout.batch)
+        state, metrics = jax.block_until_ready(compiled(state, batch))
+        losses.append(float(metrics["loss"]))
+    return state, losses, compiled.as_text()
+
+
+@pytest.mark.parametrize("name", ["pmap", "fsdp", "tensor"])
+def test_strategies_equal_one_device_after_twenty_steps(name):
+    state, losses, _ = trained(name)
+    alone, losses_alone, _ = trained("jit")
+    assert losses_alone[-1] < losses_alone[0]
+    np.testing.assert_allclose(losses, losses_alone, atol=1e-5, rtol=0)
+    close = functools.partial(np.testing.assert_allclose, atol=1e-5, rtol=0)
+    jax.tree.map(close, to_host(state), to_host(alone))
+
+
+def test_pmap_equals_jax_pmap_with_a_mean_of_the_gradients():
+    changes = {"mixup": 0.0, "accum_steps": 1, "momentum": 0.0, "warmup_steps": 0}
+    changes |= {"model.transformer.dropout_rate": 0.0, "decay_type": "constant"}
+    changes |= {"model.transformer.stochastic_depth_rate": 0.0, "grad_norm_clip": 0.0}
+    changes |= {"model.transformer.num_layers": 1}
+    program = make_program(**changes)
+    layout = make_layout("pmap", 1, program.state_shapes)
+    state = layout.build(lambda: program.new_state(program.new_params()))
+    params = jax.device_put_replicated(program.new_params(), jax.devices())
+    step_fn = layout.compile(program.step, state, program.batch_shapes)
+
+    @functools.partial(jax.pmap, axis_name="devices")
+    def classical(params, images, labels):
+        def loss_fn(params):
+            logits = program.model.apply({"params": params}, images, train=True)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        grads = jax.lax.pmean(jax.grad(loss_fn)(params), "devices")
+        return jax.tree.map(lambda p, g: p - program.config.base_lr * g, params, grads)
+
+    for step in range(5):
+        batch = batch_of(step, program.config.batch)
+        shares = [x.reshape(8, -1, *x.shape[1:]) for x in (batch["image"], batch["label"])]
+        params = jax.block_until_ready(classical(params, *shares))
+        state, _ = step_fn(state, jax.device_put(batch, layout.batch))
+    close = functools.partial(np.testing.assert_allclose, atol=1e-6, rtol=0)
+    jax.tree.map(close, to_host(state.params), jax.tree.map(lambda x: x[0], params))
+
+
+def test_pmap_exchanges_gradients_and_nothing_else():
+    state, _, hlo = trained("pmap")
+    by_kind = collectives_of(hlo)
+    reduced = sum(np.prod(c.shape, dtype=int) for c in by_kind if c.kind == "all-reduce")
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    assert parameters <= reduced <= 1.05 * parameters + 100  # and a few scalars: losses, norms
+    # mixing pairs an example with one on another device
+    assert {c.kind for c in by_kind} <= {"all-reduce", "collective-permute"}
+
+
+@pytest.mark.parametrize("name", ["fsdp", "tensor"])
+def test_sharded_state_gathers_parameters_and_never_the_batch(name):
+    program = make_program()
+    state, _, hlo = trained(name)
+    largest = max(leaf.size for leaf in jax.tree.leaves(models.unstack_blocks(state.params)))
+    tokens = (program.image_shape[0] // 4) ** 2 + 1
+    part = program.config.batch // program.config.accum_steps
+    activation = part * tokens * program.config.model.hidden_size  # of the whole batch
+    assert 2 * 3 * largest < activation  # or the test could not tell them apart
+    gathered = [c for c in collectives_of(hlo) if c.kind in ("all-gather", "all-to-all")]
+    assert gathered
+    # queries, keys and values are one matrix product on a CPU, and gathered as one
+    assert all(np.prod(c.shape, dtype=int) <= 3 * largest for c in gathered)
+
+
+def test_sharded_state_is_spread_evenly():
+    state, _, _ = trained("fsdp")
+    whole = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    for device in jax.devices():
+        held = sum(
+            shard.data.nbytes
+            for leaf in jax.tree.leaves(state)
+            for shard in leaf.addressable_shards
+            if shard.device == device
+        )
+        assert held < whole / 5  # an eighth, and the small arrays, which stay whole
+
+
+@pytest.mark.parametrize(
+    ("strategy", "tensor", "devices"),
+    [("fsdp", 1, 2), ("jit", 1, 1), ("pmap", 1, 8), ("fsdp", 2, 8)],
+)
+def test_a_state_saved_on_eight_devices_restores_anywhere_exactly(
+    strategy, tensor, devices, saved_on_eight
+):
+    directory, state = saved_on_eight
+    shapes = jax.eval_shape(lambda: state)
+    layout = make_layout(strategy, tensor, shapes, jax.devices()[:devices])
+    with RunCheckpoints(directory, keep=1, best_metric="accuracy") as checkpoints:
+        restored, place = checkpoints.restore(layout.shapes(shapes))
+    assert place == {"next_step": STEPS}
+    jax.tree.map(np.testing.assert_array_equal, to_host(restored), to_host(state))
+    for leaf, sharding in zip(
+        jax.tree.leaves(restored), jax.tree.leaves(layout.shardings(shapes)), strict=True
+    ):
+        assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+
+
+@pytest.fixture(scope="module")
+def saved_on_eight(tmp_path_factory):
+    directory, (state, _, _) = tmp_path_factory.mktemp("run"), trained("fsdp")
+    with RunCheckpoints(directory, keep=1, best_metric="accuracy") as checkpoints:
+        checkpoints.save(STEPS, state, data={"next_step": STEPS}, card={"format": "test"})
+    return directory, state

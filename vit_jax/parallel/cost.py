@@ -1,0 +1,62 @@
+"""What a model computes: multiply-adds, counted from its traced program."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from vit_jax.training.program import Program
+
+
+def macs_per_image(program: Program) -> int:
+    """Multiply-adds of one forward pass: matrix products and convolutions, nothing else."""
+    images = jax.ShapeDtypeStruct((1, *program.image_shape), jnp.float32)
+    params = program.state_shapes.params
+    traced = jax.make_jaxpr(lambda p, x: program.model.apply({"params": p}, x))(params, images)
+    return count_macs(traced.jaxpr)
+
+
+def step_flops(program: Program) -> float:
+    """Of a train step: two a multiply-add, and a backward pass that costs two forward ones; with
+    remat 'full' the blocks are computed once more.
+    """
+    passes = 4 if program.config.model.get("remat") == "full" else 3
+    return 2.0 * passes * macs_per_image(program) * program.config.batch
+
+
+def count_macs(jaxpr: core.Jaxpr) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in _MACS:
+            total += _MACS[equation.primitive.name](equation)
+        repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        total += repeats * sum(map(count_macs, _inner(equation.params)))
+    return total
+
+
+def _dot(equation: core.JaxprEqn) -> int:
+    left = equation.invars[0].aval.shape
+    contracted = equation.params["dimension_numbers"][0][0]
+    return math.prod(equation.outvars[0].aval.shape) * math.prod(left[i] for i in contracted)
+
+
+def _conv(equation: core.JaxprEqn) -> int:
+    kernel = equation.invars[1].aval.shape
+    outputs = equation.params["dimension_numbers"].rhs_spec[0]
+    return math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[outputs]
+
+
+_MACS = {"dot_general": _dot, "conv_general_dilated": _conv}
+
+
+def _inner(params: dict[str, Any]) -> list[core.Jaxpr]:
+    """The programs within an operation: the body of a scan, a jit, a remat, …"""
+    values = [v for value in params.values() for v in (value if _is_list(value) else [value])]
+    closed = [v.jaxpr for v in values if isinstance(v, core.ClosedJaxpr)]
+    return closed + [v for v in values if isinstance(v, core.Jaxpr)]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)

@@ -1,0 +1,150 @@
+"""Whether a recipe fits its devices, and if not, which numbers would."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from vit_jax.parallel.layout import Layout, bytes_per_device, make_layout
+from vit_jax.training.program import Program
+
+# What the estimate leaves out: the compiler's copies, buffers of collectives, fragmentation.
+_ROOM = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Footprint:
+    """Bytes on one device. State and gradients are exact; activations are what the backward pass
+    keeps, before the compiler fuses any of it away.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    averages: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return sum(dataclasses.astuple(self))
+
+
+def footprint(program: Program, layout: Layout) -> Footprint:
+    state, config = program.state_shapes, program.config
+    parameters = bytes_per_device(state.params, layout)
+    examples = config.batch // (layout.batch_shards * config.accum_steps)
+    return Footprint(
+        parameters=parameters,
+        gradients=parameters * (2 if config.accum_steps > 1 else 1),  # a part's, and the sum
+        optimizer=bytes_per_device(state.opt_state, layout),
+        averages=bytes_per_device(state.ema, layout),
+        activations=max(1, examples) * activation_bytes(program.model, program.image_shape),
+    )
+
+
+@functools.cache
+def activation_bytes(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
+    """What the backward pass keeps of one example, from the shapes of the traced gradient."""
+    rngs = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
+
+    def backward(images):
+        params = model.init(rngs, images)["params"]
+        apply = functools.partial(model.apply, images=images, train=True, rngs=rngs)
+        return jax.vjp(lambda params: apply({"params": params}), params)[1]
+
+    def kept(size: int) -> int:
+        images = jax.ShapeDtypeStruct((size, *image_shape), jnp.float32)
+        residuals = jax.eval_shape(backward, images)
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(residuals))
+
+    return kept(2) - kept(1)  # what does not grow with the batch are the parameters
+
+
+def check_batch(config: ml_collections.ConfigDict, layout: Layout) -> None:
+    """Batches, and the parts they are computed in, divide among the devices that share them."""
+    shards, problems = layout.batch_shards, []
+    if config.batch < 1 or config.batch % (shards * config.accum_steps):
+        problems.append(_batch_problem(config.batch, config.accum_steps, shards))
+    if config.batch_eval < 1 or config.batch_eval % shards:
+        near = shards * max(1, round(config.batch_eval / shards))
+        problems.append(
+            f"config.batch_eval={config.batch_eval} does not divide among {shards} devices; try "
+            f"--config.batch_eval={near}"
+        )
+    if problems:
+        raise ValueError(". ".join(problems) + ".")
+
+
+def _batch_problem(batch: int, parts: int, shards: int) -> str:
+    unit = shards * parts
+    options = [f"--config.batch={unit * max(1, round(batch / unit))}"]
+    if batch >= shards and batch % shards == 0:
+        whole = batch // shards
+        fitting = [n for n in range(1, whole + 1) if whole % n == 0]
+        nearest = min(fitting, key=lambda n: abs(n - parts))
+        options.append(f"--config.accum_steps={nearest}")
+    return (
+        f"config.batch={batch} in accum_steps={parts} parts does not divide among {shards} "
+        f"devices, {unit} at least; try {' or '.join(options)}"
+    )
+
+
+def check_memory(program: Program, layout: Layout, limit: int | None) -> None:
+    """Raises where an estimate says that a device with `limit` bytes will not do."""
+    if limit is None:  # a CPU does not say
+        return
+    needed = footprint(program, layout).total
+    if needed <= limit * _ROOM:
+        return
+    for change, changed, its_layout in alternatives(program, layout):
+        less = footprint(changed, its_layout).total
+        if less <= limit * _ROOM:
+            advice = f"{as_flags(change)} would need {less / 2**30:.1f}"
+            break
+    else:
+        advice = "more devices or a smaller model is needed"
+    raise ValueError(
+        f"The step would need about {needed / 2**30:.1f} GiB on each device, which has "
+        f"{limit / 2**30:.1f}; {advice}."
+    )
+
+
+def alternatives(
+    program: Program, layout: Layout
+) -> Iterator[tuple[dict[str, Any], Program, Layout]]:
+    """The same recipe with less memory a device, what costs least time first: the state spread,
+    then more parts, then activations computed twice, then both.
+    """
+    config, devices = program.config, list(layout.mesh.devices.flat)
+    spread = {"parallel.strategy": "fsdp"} if layout.strategy == "pmap" else {}
+    whole = config.batch // layout.batch_shards
+    parts = [
+        {"accum_steps": n}
+        for n in range(config.accum_steps + 1, whole + 1)
+        if whole % n == 0 and (whole // n).bit_count() == 1
+    ]
+    remat = {"model.remat": "full"} if config.model.get("remat", "full") != "full" else {}
+    changes = [spread, *({**spread, **p} for p in parts), {**spread, **remat}]
+    changes += [{**spread, **remat, **p} for p in parts] if remat else []
+    for change in filter(None, changes):
+        changed = config.copy_and_resolve_references()
+        with changed.unlocked():
+            changed.update_from_flattened_dict(change)
+        new = dataclasses.replace(program, config=changed)
+        strategy = change.get("parallel.strategy", layout.strategy)
+        yield change, new, make_layout(strategy, config.parallel.tensor, new.state_shapes, devices)
+
+
+def as_flags(change: dict[str, Any]) -> str:
+    return " ".join(f"--config.{name}={value}" for name, value in change.items())
+
+
+def memory_limit(device: jax.Device) -> int | None:
+    """Bytes a program may use of a device, where it says."""
+    stats = device.memory_stats() or {}
+    return stats.get("bytes_limit")

@@ -1,0 +1,116 @@
+"""TPU pods that are not here: their chips, and the train step compiled for them.
+
+The TPU compiler (`pip install 'vit_jax[tpu]'`) needs no TPU. What it says about memory is what the
+pod will have to hold.
+"""
+
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from vit_jax.parallel.collectives import collectives_of, summary
+from vit_jax.parallel.layout import Layout
+from vit_jax.training.program import Program
+
+
+class Chip(NamedTuple):
+    """https://cloud.google.com/tpu/docs/system-architecture-tpu-vm, per chip."""
+
+    memory: int  # bytes
+    peak: float  # bfloat16 FLOP/s
+
+
+CHIPS = {
+    "v4": Chip(16 * 2**30, 137.5e12),  # a core: without a TPU the compiler counts two to a chip
+    "v5e": Chip(16 * 2**30, 197e12),
+    "v5p": Chip(95 * 2**30, 459e12),
+    "v6e": Chip(32 * 2**30, 918e12),
+}
+
+
+# The compiler's library takes this machine for a TPU host. What it looks for there, and leave to be
+# loaded by several processes at a time:
+_ENVIRONMENT = {
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What the compiler says about a step; bytes are of one chip."""
+
+    fits: bool
+    bytes: int  # all that must be there at once
+    seconds: float  # of tracing and compiling, by the clock
+    cpu_seconds: float
+    arguments: int = 0  # state and batch
+    temporary: int = 0
+    collectives: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+
+
+def compile_step(program: Program, layout: Layout) -> Compiled:
+    """Compiles the train step; one that does not fit is an answer too, with the bytes it wants."""
+    wall, cpu = time.monotonic(), time.process_time()
+
+    def spent() -> dict[str, float]:
+        return {"seconds": time.monotonic() - wall, "cpu_seconds": time.process_time() - cpu}
+
+    lowered = layout.lower(program.step, program.state_shapes, program.batch_shapes)
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as e:
+        if "RESOURCE_EXHAUSTED" not in str(e):
+            raise
+        return Compiled(fits=False, bytes=_wanted(str(e)), **spent())
+    took = spent()
+    memory = compiled.memory_analysis()
+    results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return Compiled(
+        fits=True,
+        bytes=memory.argument_size_in_bytes + results + memory.temp_size_in_bytes,
+        arguments=memory.argument_size_in_bytes,
+        temporary=memory.temp_size_in_bytes,
+        collectives=summary(collectives_of(compiled.as_text())),
+        **took,
+    )
+
+
+def chip_of(topology: str) -> Chip:
+    generation = topology.partition(":")[0]
+    if generation not in CHIPS:
+        raise ValueError(
+            f"--topology={topology!r} is not GENERATION:SHAPE, such as v5e:16x16 or v5p:4x4x8, "
+            f"with one of {', '.join(CHIPS)}."
+        )
+    return CHIPS[generation]
+
+
+def devices_of(topology: str, num_slices: int = 1) -> Sequence[jax.Device]:
+    """Stand-ins for the chips of `num_slices` slices of a shape such as v5e:16x16."""
+    chip_of(topology)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    options = {"num_slices": num_slices} if num_slices > 1 else {}
+    try:
+        return topologies.get_topology_desc(topology, "tpu", **options).devices
+    except jax.errors.JaxRuntimeError as e:
+        raise ValueError(f"There is no TPU slice --topology={topology}: {e}") from e
+    except RuntimeError as e:  # JAX found no libtpu
+        raise ValueError(
+            f"To compile for {topology} takes the TPU compiler (no TPU): pip install 'jax[tpu]'."
+        ) from e
+
+
+def _wanted(message: str) -> int:
+    """The bytes a program needed, out of the compiler's complaint."""
+    units = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    match = re.search(r"[Uu]sed ([\d.]+)([KMGT]?) of", message)
+    return int(float(match[1]) * units[match[2]]) if match else 0
