@@ -11,6 +11,11 @@ ridge regression from 1, 5, 10 and 25 examples of each class, and a vote of the 
 Prints a report, and writes evaluation.json and confusion_matrix.png into --out.
 """
 
+from vit_jax.huge_pages import use_huge_pages
+
+if __name__ == "__main__":
+    use_huge_pages()  # may start this process anew, so before what is slow to import
+
 import argparse
 import functools
 import json

@@ -1,8 +1,9 @@
 """Huge pages for a command that computes on a CPU.
 
 XLA:CPU asks the C library for its temporary memory anew at each step. In pages of 4 KiB that is
-half a million page faults a step; in huge pages it is a few thousand (docs/performance.md). glibc decides at the start of a process, so a command starts
-itself once more with the setting; a library user sets GLIBC_TUNABLES before starting Python.
+half a million page faults a step; in huge pages it is a few thousand (docs/performance.md). glibc
+decides at the start of a process, so a command starts itself once more with the setting; a library
+user sets GLIBC_TUNABLES before starting Python.
 """
 
 import os

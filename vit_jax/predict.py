@@ -11,6 +11,11 @@ Exit codes: 0 all went well, 3 some files could not be read (each is named, and 
 1 an error, told in one line.
 """
 
+from vit_jax.huge_pages import use_huge_pages
+
+if __name__ == "__main__":
+    use_huge_pages()  # may start this process anew, so before what is slow to import
+
 import argparse
 import collections
 import csv

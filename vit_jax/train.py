@@ -8,6 +8,11 @@ where it was, and ends as if it had never stopped. Exit codes: 0 finished, 75 as
 SIGTERM or Ctrl-C (saved; start it again to go on), 1 an error, told in one line.
 """
 
+from vit_jax.huge_pages import use_huge_pages
+
+if __name__ == "__main__":
+    use_huge_pages()  # may start this process anew, so before what is slow to import
+
 import contextlib
 import functools
 import logging
@@ -66,7 +71,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
         run = Run(config, train, test)
         with (
             checkpoint.RunCheckpoints(
-                directory.path, keep=config.keep_checkpoints, best_metric=config.best_metric
+                directory.checkpoints, keep=config.keep_checkpoints, best_metric=config.best_metric
             ) as checkpoints,
             _report(directory.local, config, checkpoints) as report,
         ):
