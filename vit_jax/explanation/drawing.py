@@ -114,18 +114,17 @@ def show_mosaic(
     aspect: float = 1.0,
     **options,
 ) -> AxesImage:
-    """Small maps `rows columns h w` (or colours, `… h w 3`) in one picture, with named ticks.
+    """Small maps `rows columns h w` in one picture, with named ticks.
 
     `aspect` is the height of a patch to its width.
     """
-    num_rows, num_columns, h, w = tiles.shape[:4]
+    num_rows, num_columns, h, w = tiles.shape
     cell = _CELL if max(h, w) > 3 else 4 * _CELL  # so that gaps stay narrow
     tiles = tiles.repeat(cell, axis=2).repeat(cell, axis=3)
-    gaps = [(0, 0), (0, 0), (0, _GAP), (0, _GAP), *[(0, 0)] * (tiles.ndim - 4)]
-    fill = 1.0 if tiles.ndim == 5 else np.nan  # white; nothing
-    tiles = np.pad(tiles.astype(np.float32), gaps, constant_values=fill).swapaxes(1, 2)
-    step_y, step_x = tiles.shape[1], tiles.shape[3]
-    whole = tiles.reshape(num_rows * step_y, num_columns * step_x, *tiles.shape[4:])
+    gaps = [(0, 0), (0, 0), (0, _GAP), (0, _GAP)]
+    tiles = np.pad(tiles.astype(np.float32), gaps, constant_values=np.nan)
+    step_y, step_x = tiles.shape[2:]
+    whole = tiles.swapaxes(1, 2).reshape(num_rows * step_y, num_columns * step_x)
     picture = axes.imshow(whole[:-_GAP, :-_GAP], interpolation="nearest", aspect=aspect, **options)
     axes.set_xticks((step_x - _GAP - 1) / 2 + step_x * np.arange(num_columns), columns)
     axes.set_yticks((step_y - _GAP - 1) / 2 + step_y * np.arange(num_rows), rows)
