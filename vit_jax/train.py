@@ -131,6 +131,7 @@ class Run:
         eval_step = evaluation.make_eval_step(self.program.model, config.loss)
         self._eval_step = self.layout.jit_eval(eval_step)
         self._started = time.monotonic()
+        hosts.wait_for_all("prepared")
 
     def first_state_or(
         self, checkpoints: checkpoint.RunCheckpoints
@@ -164,6 +165,7 @@ class Run:
         start = time.monotonic()
         compiled = self.layout.compile(self.program.step, state, self.program.batch_shapes)
         log.info("Compiled in %.1f s.", time.monotonic() - start)
+        hosts.wait_for_all("compiled")
         return compiled
 
     def evaluate(self, state: TrainState, report: Report) -> dict[str, Any]:
@@ -335,6 +337,11 @@ def main(arguments: list[str]) -> int:
         print(f"train: {e}", file=sys.stderr)
         hosts.leave(1)
         return 1
+    except jax.errors.JaxRuntimeError as e:
+        if jax.process_count() == 1:
+            raise
+        print(f"train: a process or the way to it failed; start all again. {e}", file=sys.stderr)
+        hosts.leave(1)
     return 0
 
 

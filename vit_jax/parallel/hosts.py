@@ -1,7 +1,7 @@
 """Several processes, one run. JAX finds them, watches them and lets them agree; this asks it to.
 
-A process that dies is missed after `HEARTBEAT` seconds at most, usually at once, and then every
-other one stops with a message: the job's launcher may start all of them again.
+A process that dies is missed at once if it was the first, else after `HEARTBEAT` seconds, and then
+JAX ends every other one with a message: the job's launcher may start all of them again.
 """
 
 import contextlib
@@ -12,8 +12,10 @@ from collections.abc import Iterator
 
 import jax
 from jax.experimental import multihost_utils
+from orbax.checkpoint import multihost
 
 HEARTBEAT = 60  # seconds without a sign of life after which a process counts as dead
+PATIENCE = 3600  # seconds that living ones wait for each other, for example to compile
 
 
 def connect(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
@@ -42,6 +44,14 @@ def connect(coordinator: str | None, num_processes: int | None, process_id: int 
 def is_first() -> bool:
     """Whether this is the process that writes logs and exports."""
     return jax.process_index() == 0
+
+
+def wait_for_all(what: str) -> None:
+    """Waits until every process has done `what`, which need not take all of them equally long.
+
+    Collectives have less patience: gloo's give up where one process comes 30 seconds late.
+    """
+    multihost.get_barrier_sync_fn()(key=what, timeout_ms=1000 * PATIENCE)
 
 
 class AgreedStop:
