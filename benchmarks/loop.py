@@ -19,9 +19,7 @@ import jax.numpy as jnp
 from benchmarks import machine
 from vit_jax import data, train
 from vit_jax.configs import quickstart as recipe
-from vit_jax.training.optim import make_optimizer
-from vit_jax.training.state import TrainState
-from vit_jax.training.step import make_train_step
+from vit_jax.training.program import Program
 
 ROUNDS = 4
 STEPS = 120
@@ -52,14 +50,12 @@ def bare_step(config):
     source = data.open_source(config)
     batch = next(data.train_batches(config, source))
     batch = {name: jnp.asarray(value) for name, value in batch.items()}
-    model = train.build_model(config, len(source.class_names))
-    params = train.initial_params(config, model, batch["image"][:1])
-    optimizer = make_optimizer(config, params)
-    step = jax.jit(make_train_step(config, model, optimizer), donate_argnums=0)
+    program = Program(config, batch["image"].shape[1:], len(source.class_names))
+    step = jax.jit(program.step, donate_argnums=0)
 
     def run() -> float:
         """Seconds a step, over as many steps as a loop reports at once, best of the run."""
-        state = TrainState.create(jax.tree.map(jnp.copy, params), optimizer, with_ema=False)
+        state = program.new_state(program.new_params())
         state, _ = step(state, batch)
         jax.block_until_ready(state)
         best, every = float("inf"), config.progress_every

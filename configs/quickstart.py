@@ -29,11 +29,11 @@ def get_config() -> ml_collections.ConfigDict:
     config.augment.flip = False  # a mirrored digit is another digit
     config.batch = 64
     config.batch_eval = 179
-    config.total_steps = 250
+    config.total_steps = 300
     config.warmup_steps = 25
     config.optimizer = "adamw"
     config.optim_dtype = "float32"
-    config.base_lr = 1e-3
+    config.base_lr = 2e-3
     config.eval_every = 50
     config.checkpoint_every = 100
     return config

@@ -8,10 +8,18 @@ from pathlib import Path
 import jax
 import pytest
 
+from vit_jax import commands
+
 ROOT = Path(__file__).parent.parent
 
 # Before any computation: eight devices on one CPU, for tests of what is spread over devices.
 jax.config.update("jax_num_cpu_devices", 8)
+
+
+@pytest.fixture
+def no_compilation_cache(monkeypatch):
+    """For commands run in this process: they would turn jax's cache on for all tests after them."""
+    monkeypatch.setattr(commands, "use_compilation_cache", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

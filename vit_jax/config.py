@@ -3,6 +3,7 @@
 An option that is not in this table does not exist; an option in this table is read somewhere.
 """
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -123,6 +124,11 @@ MAY_CHANGE = {
     *("pretrained", "pretrained_dir", "model_or_filename", "keep_head"),  # read once, at the start
 }
 
+# Which data set, and how its labels are meant: what a checkpoint says of the data it was trained
+# on.
+DATA_SET = ("dataset", "tfds_data_dir", "tfds_manual_dir", "image_key", "label_key")
+DATA_SET += ("test_fraction", "pp.train", "pp.test", "loss")
+
 
 def default_config() -> ml_collections.ConfigDict:
     """All options at their defaults; a dotted name is a nested field."""
@@ -148,6 +154,22 @@ def fine_tuning(dataset: str) -> ml_collections.ConfigDict:
     config.accum_steps = 8
     for name, value in DATASETS.get(dataset, OTHER_DATASETS).items():
         config.update_from_flattened_dict({name: value})
+    return config
+
+
+def data_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """The options of DATA_SET, with paths that mean the same in another directory."""
+    flat = {name: _nested(config, name) for name in DATA_SET}
+    for name in ("dataset", "tfds_data_dir", "tfds_manual_dir"):
+        path = Path(flat[name]).expanduser()
+        if flat[name] not in ("", "digits") and path.exists():
+            flat[name] = str(path.absolute())
+    return flat
+
+
+def _nested(config: ml_collections.ConfigDict, name: str) -> Any:
+    for part in name.split("."):
+        config = config[part]
     return config
 
 

@@ -1,15 +1,22 @@
 """Huge pages for a command that computes on a CPU.
 
 XLA:CPU asks the C library for its temporary memory anew at each step. In pages of 4 KiB that is
-half a million page faults a step; in huge pages it is a few thousand, and a train step takes a
-fifth less time (docs/performance.md). glibc decides at the start of a process, so a command starts
-itself once more with the setting; a library user sets GLIBC_TUNABLES before starting Python.
+half a million page faults a step; in huge pages it is a few thousand (docs/performance.md). glibc
+decides at the start of a process, so a command starts itself once more with the setting; a library
+user sets GLIBC_TUNABLES before starting Python.
 """
 
 import os
 import sys
 
-TUNABLE = "glibc.malloc.hugetlb=1"
+# Huge pages; and memory that was freed is kept for the next step, not handed back to the system.
+TUNABLE = ":".join(
+    (
+        "glibc.malloc.hugetlb=1",
+        "glibc.malloc.mmap_max=0",
+        f"glibc.malloc.trim_threshold={2**36}",
+    )
+)
 
 
 def use_huge_pages() -> None:

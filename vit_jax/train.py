@@ -8,6 +8,11 @@ where it was, and ends as if it had never stopped. Exit codes: 0 finished, 75 as
 SIGTERM or Ctrl-C (saved; start it again to go on), 1 an error, told in one line.
 """
 
+from vit_jax.huge_pages import use_huge_pages
+
+if __name__ == "__main__":
+    use_huge_pages()  # may start this process anew, so before what is slow to import
+
 import contextlib
 import functools
 import logging
@@ -26,7 +31,7 @@ from etils import epath
 from ml_collections import config_flags
 
 from vit_jax import checkpoint, commands, data, models
-from vit_jax.config import describe_options
+from vit_jax.config import data_options, describe_options
 from vit_jax.inference_time import inference_time
 from vit_jax.parallel import hosts
 from vit_jax.parallel.fit import check_batch, check_memory, memory_limit
@@ -43,6 +48,13 @@ __doc__ += describe_options()
 log = logging.getLogger("vit_jax.train")  # also when this file is __main__
 EXIT_PREEMPTED = 75
 RECIPES = Path(__file__).parent / "configs"
+_NEXT = """\
+  python -m vit_jax.evaluate {workdir}
+  python -m vit_jax.predict {workdir} IMAGE …
+  python -m vit_jax.explain {workdir} IMAGE …
+  python -m vit_jax.export {workdir} OUT
+  python -m vit_jax.convert {exported} OUT --to orbax|timm|hf|npz
+  tensorboard --logdir {workdir}"""
 
 
 def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Any:
@@ -53,13 +65,13 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
         logging_to(directory.local / "train.log"),
         (hosts.stop_together if jax.process_count() > 1 else stop_on_signals)() as stop,
     ):
-        use_compilation_cache(config.compilation_cache)
+        commands.use_compilation_cache(config.compilation_cache)
         train = data.open_source(config)
         test = data.open_source(config, config.pp.test, train.class_names)
         run = Run(config, train, test)
         with (
             checkpoint.RunCheckpoints(
-                directory.path, keep=config.keep_checkpoints, best_metric=config.best_metric
+                directory.checkpoints, keep=config.keep_checkpoints, best_metric=config.best_metric
             ) as checkpoints,
             _report(directory.local, config, checkpoints) as report,
         ):
@@ -181,6 +193,7 @@ class Run:
             channels=self.config.pp.channels,
             preprocessing=self.preprocessing,
             source=f"vit_jax.train on {self.train.name}",
+            data=data_options(self.config),
             metrics=scores,
         )
 
@@ -203,15 +216,12 @@ class Run:
         report.draw()
         directory.sync()
         log.info(
-            "Finished: %.2f %% of %s examples, after %s. The weights are in %s. Next:\n"
-            "  python -m vit_jax.convert %s OUT --to orbax|timm|hf|npz\n"
-            "  tensorboard --logdir %s",
+            "Finished: %.2f %% of %s examples, after %s. The weights are in %s. Next:\n%s",
             100 * final["accuracy"],
             f"{final['count']:,}",
             duration(time.monotonic() - self._started),
             exported,
-            exported,
-            directory.path,
+            _NEXT.format(workdir=directory.path, exported=exported),
         )
 
 
@@ -309,17 +319,6 @@ def profiling(directory: Path, step: int, steps: tuple[int, int]) -> Iterator[No
         jax.effects_barrier()
         jax.profiler.stop_trace()
         log.info("Profiled steps %d to %d into %s.", first, last, directory)
-
-
-def use_compilation_cache(path: str) -> None:
-    """Compiled programs are kept between runs, in the user's cache unless told otherwise."""
-    if not path:
-        return
-    directory = Path.home() / ".cache" / "vit_jax" / "compiled" if path == "auto" else Path(path)
-    jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-    jax.config.update("jax_compilation_cache_max_size", 2 * 2**30)
-    log.info("Compiled programs are kept in %s.", directory)
 
 
 def main(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.data import eval_transform, preprocessing, train_transform
+from vit_jax.data.transforms import seen_box
 
 
 def test_the_description_survives_json_and_gives_the_same_pixels(picture, encoded, config_for):
@@ -103,3 +104,21 @@ def test_augmentations_change_training_images(picture, config_for):
 def test_wrong_options_are_explained(config_for, options, message):
     with pytest.raises(ValueError, match=message):
         train_transform(config_for("x", **options))
+
+
+@pytest.mark.parametrize(
+    ("crop", "resize"),
+    [((8, 8), None), ((8, 8), 10), ((8, 12), 10), ((12, 8), (16, 20)), ((8, 8), 8)],
+)
+@pytest.mark.parametrize("shape", [(90, 140), (140, 90)])
+def test_the_seen_box_is_what_evaluation_leaves(config_for, crop, resize, shape):
+    # An image of its own coordinates: what comes out says where it came from.
+    y, x = np.mgrid[: shape[0], : shape[1]].astype(np.uint8)
+    description = preprocessing(config_for("x", **{"pp.crop": crop})) | {"resize": resize}
+    image = eval_transform(description, uint8=True)(np.stack([y, x, x], axis=-1))
+    top, left, height, width = seen_box(description, shape)
+    rows, columns = image[:, 0, 0].astype(float), image[0, :, 1].astype(float)
+    for seen, start, length in ((rows, top, height), (columns, left, width)):
+        step = length / len(seen)
+        expected = start + step * (np.arange(len(seen)) + 0.5) - 0.5
+        np.testing.assert_allclose(seen, expected, atol=1.5)  # two roundings, to a pixel and 8 bits

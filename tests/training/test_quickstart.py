@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vit_jax import checkpoint
+import pytest
+from PIL import Image
+
+from vit_jax import checkpoint, data, evaluate, explain, export, predict, run_model
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = ROOT / "checkpoints" / "fashion_mnist_vit.npz"
@@ -23,11 +26,43 @@ def test_the_bundled_checkpoint_is_small_and_describes_itself():
     assert card["metrics"]["accuracy"] == last["test/accuracy"]
 
 
-def test_the_quickstart_reaches_97_percent_offline_in_an_empty_directory(tmp_path):
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory):
+    """An empty directory after the README's first command, and what that said."""
+    directory = tmp_path_factory.mktemp("empty")
     command = [sys.executable, "-m", "vit_jax.train", "--workdir=runs/quickstart"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    result = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
-    assert "Rescaled the position grid from 7×7 to 6×6" in result.stderr
-    rows = (tmp_path / "runs" / "quickstart" / "metrics.jsonl").read_text().splitlines()
+    return directory, result.stderr
+
+
+def test_the_quickstart_reaches_97_percent_offline_in_an_empty_directory(quickstart):
+    directory, said = quickstart
+    assert "Rescaled the position grid from 7×7 to 6×6" in said
+    rows = (directory / "runs" / "quickstart" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(rows[-1])["test/accuracy"] >= 0.97
-    assert (tmp_path / "runs" / "quickstart" / "curves.png").exists()
+    assert (directory / "runs" / "quickstart" / "curves.png").exists()
+
+
+@pytest.mark.usefixtures("no_compilation_cache")
+def test_its_workdir_is_all_that_the_commands_need(quickstart, monkeypatch, capsys):
+    directory, _ = quickstart
+    monkeypatch.chdir(directory)
+    digit = data.open_source("digits", "test")[0]
+    Image.fromarray(digit.image[:, :, 0]).save("digit.png")
+
+    assert predict.main(["runs/quickstart", "digit.png", "--format=jsonl"]) == 0
+    top = json.loads(capsys.readouterr().out)["top"]
+    assert top[0][0] == str(digit.label)
+
+    assert evaluate.main(["runs/quickstart"]) == 0
+    found = json.loads(Path("evaluation/evaluation.json").read_text())
+    recorded = Path("runs/quickstart/metrics.jsonl").read_text().splitlines()[-1]
+    assert found["accuracy"] == json.loads(recorded)["test/accuracy"]
+
+    assert explain.main(["runs/quickstart", "digit.png"]) == 0
+    assert "index.html" in {path.name for path in Path("explanation").iterdir()}
+
+    assert export.main(["runs/quickstart", "exported"]) == 0
+    model = run_model.Model("exported")
+    assert model.card["class_names"][model([digit.image])[0].argmax()] == str(digit.label)

@@ -2,12 +2,13 @@
 
     {"format": 1, "model": {…fields of the model…}, "num_classes": 1000, "class_names": […] or null,
      "image_size": [h, w], "grid": [h, w], "channels": 3, "preprocessing": {…} or null,
-     "source": "…", "versions": {…}, "metrics": {…}}
+     "source": "…", "versions": {…}, "metrics": {…}, "data": {…}}
 
-With it, a path is all that `predict`, `evaluate`, `explain` and `convert` need. `preprocessing`
-is what `vit_jax.data.eval_transform` takes: `resize` (the shorter side before a centre crop, or
-[h, w] exactly, or null: straight to the crop), `crop` [h, w], `interpolation`, `channels`, then
-(x / 255 - mean) / std per channel; `exif` says whether the camera's rotation is applied first.
+With it, a path is all that `predict`, `evaluate`, `explain` and `convert` need. `preprocessing` is
+what `vit_jax.data.eval_transform` takes: `resize` (the shorter side before a centre crop, or [h, w]
+exactly, or null: straight to the crop), `crop` [h, w], `interpolation`, `channels`, then (x / 255 -
+mean) / std per channel; `exif` says whether the camera's rotation is applied first. `data`, which
+only our own training writes, is what it was trained on: the options of `config.DATA_SET`.
 """
 
 import importlib.metadata
@@ -50,6 +51,7 @@ def make_card(
     preprocessing: Mapping[str, Any] | None = None,
     source: str = "",
     metrics: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
 ) -> Card:
     """A valid card; the image size follows from the grid. `model` is the model's configuration."""
     if isinstance(model, ml_collections.ConfigDict):
@@ -74,6 +76,8 @@ def make_card(
         "versions": {name: _version(name) for name in ("vit_jax", "jax", "flax")},
         "metrics": _plain(metrics or {}),
     }
+    if data is not None:
+        card["data"] = _plain(data)
     if grid is not None:
         strides = patch_stride(card["model"])
         card["image_size"] = [n * s for n, s in zip(card["grid"], strides, strict=True)]
@@ -218,11 +222,13 @@ def infer_card(
 
 
 def google_preprocessing(size: Sequence[int], channels: int = 3) -> dict[str, Any]:
-    """As the reference evaluates: squeezed to the size without antialias, values in [-1, 1]."""
+    """As big_vision evaluates what it publishes: the shorter side to 8/7 of the crop (256 for 224),
+    antialiased, and the middle of that, values in [-1, 1].
+    """
     return {
-        "resize": None,
+        "resize": round(min(size) * 8 / 7),
         "crop": list(size),
-        "interpolation": "bilinear",
+        "interpolation": "bilinear_antialias",
         "mean": [0.5] * channels,
         "std": [0.5] * channels,
         "exif": False,

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Grid = tuple[int, int]
 
 # How the library that a checkpoint comes from rescales its own grid.
-_CONVENTIONS = {"timm": "cubic_antialias", "hf": "torch_bicubic"}
+GRID_CONVENTIONS = {"timm": "cubic_antialias", "hf": "torch_bicubic"}
 
 
 def load_pretrained(
@@ -47,7 +47,7 @@ def load_pretrained(
 
     if convention is None:
         with opened(pretrained_path) as checkpoint:
-            convention = _CONVENTIONS.get(checkpoint.format, "google")
+            convention = GRID_CONVENTIONS.get(checkpoint.format, "google")
     return fit_params(
         load(pretrained_path),
         init_params,
@@ -135,8 +135,8 @@ def _fit_position(
         loaded[name] = _fit_learned(
             loaded[name],
             init[name],
-            "cls" in loaded,
-            "cls" in init,
+            _num_class_tokens(loaded),
+            _num_class_tokens(init),
             grid,
             pretrained_grid,
             convention,
@@ -150,9 +150,13 @@ def _fit_position(
     return loaded
 
 
-def _fit_learned(posemb, init, has_cls, wants_cls, grid, pretrained_grid, convention):
-    """Rows of the grid resized, then the class token's row taken, dropped or left fresh."""
-    num_old, num_new = posemb.shape[1] - has_cls, init.shape[1] - wants_cls
+def _num_class_tokens(flat: Mapping[str, Any]) -> int:
+    return ("cls" in flat) + ("dist" in flat)
+
+
+def _fit_learned(posemb, init, num_has, num_wants, grid, pretrained_grid, convention):
+    """Rows of the grid resized, then the class tokens' rows taken, dropped or left fresh."""
+    num_old, num_new = posemb.shape[1] - num_has, init.shape[1] - num_wants
     if grid is not None and grid[0] * grid[1] != num_new:
         raise ValueError(
             f"The model has positions for {num_new} patches, which a {grid[0]}×{grid[1]} grid is "
@@ -162,15 +166,13 @@ def _fit_learned(posemb, init, has_cls, wants_cls, grid, pretrained_grid, conven
         old, new = pretrained_grid or _grid_of(num_old, grid), grid or _grid_of(num_new, None)
         if old != new:
             log.info("Rescaled the position grid from %d×%d to %d×%d (%s).", *old, *new, convention)
-        posemb = rescale_grid(
-            posemb, old, new, num_extra_tokens=int(has_cls), convention=convention
-        )
-    if has_cls and not wants_cls:
+        posemb = rescale_grid(posemb, old, new, num_extra_tokens=num_has, convention=convention)
+    if num_has and not num_wants:
         log.info("Dropped the class token's position: the model has no class token.")
-        return posemb[:, 1:]
-    if wants_cls and not has_cls:
+        return posemb[:, num_has:]
+    if num_wants and not num_has:
         log.info("The class token's position is fresh: the checkpoint has no class token.")
-        return np.concatenate([np.asarray(init[:, :1], posemb.dtype), posemb], axis=1)
+        return np.concatenate([np.asarray(init[:, :num_wants], posemb.dtype), posemb], axis=1)
     return posemb
 
 

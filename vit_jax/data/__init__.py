@@ -8,7 +8,14 @@ for batch in eval_batches(config, test): ...              # every example once, 
 
 from vit_jax.data.device import normalize, prefetch_to_device
 from vit_jax.data.pipeline import eval_batches, train_batches
-from vit_jax.data.sources import Example, Source, count_classes, open_source, split_sizes
+from vit_jax.data.sources import (
+    Example,
+    Source,
+    count_classes,
+    first_of_each_class,
+    open_source,
+    split_sizes,
+)
 from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
 
 __all__ = [
@@ -17,6 +24,7 @@ __all__ = [
     "count_classes",
     "eval_batches",
     "eval_transform",
+    "first_of_each_class",
     "normalize",
     "open_source",
     "prefetch_to_device",

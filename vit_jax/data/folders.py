@@ -138,7 +138,7 @@ def _holds_splits(folder: Path) -> bool:
 def _list_classes(root: Path, top: Path, all_needed: bool) -> list[Entry]:
     entries, empty = [], []
     for folder in _visible_folders(top):
-        images = [str(p.relative_to(root)) for p in _images_below(folder, ())]
+        images = [str(p.relative_to(root)) for p in images_below(folder)]
         entries += [Entry(path, (folder.name,)) for path in sorted(images)]
         if not images:
             empty.append(folder.name)
@@ -152,7 +152,7 @@ def _visible_folders(folder: Path) -> list[Path]:
     return sorted(child for child in children if child.is_dir())
 
 
-def _images_below(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
+def images_below(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
     """Images at any depth, through symbolic links; a link to a folder above ends there."""
     real = os.path.realpath(folder)
     if real in above:
@@ -161,7 +161,7 @@ def _images_below(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
         if child.name.startswith("."):
             continue
         if child.is_dir():
-            yield from _images_below(child, (*above, real))
+            yield from images_below(child, (*above, real))
         elif _is_image(child.name):
             yield child
 

@@ -101,12 +101,15 @@ def resize_to_cover(
 
     For a square `size` that is "shorter side to"; the longer side rounds down, as in torchvision.
     """
-    height, width = image.shape[:2]
+    return resize(image, covering_size(image.shape[:2], size), interpolation)
+
+
+def covering_size(shape: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
+    """What an image of a shape (height, width) is resized to, to cover `size`."""
+    height, width = shape
     if size[0] * width >= size[1] * height:
-        target = size[0], max(size[1], size[0] * width // height)
-    else:
-        target = max(size[0], size[1] * height // width), size[1]
-    return resize(image, target, interpolation)
+        return size[0], max(size[1], size[0] * width // height)
+    return max(size[0], size[1] * height // width), size[1]
 
 
 def normalize(image: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:

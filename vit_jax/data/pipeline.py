@@ -9,6 +9,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import cv2
 import grain
@@ -45,7 +46,8 @@ def train_batches(
     source = open_source(config) if source is None else source
     size = _share(config.batch, process_count, "batch")
     bad = BadImages(source, config.max_bad_images)
-    load = LoadForTraining(source, train_transform(config), _blank(config), config.seed, bad)
+    blank = _blank(preprocessing(config), config.uint8_to_device)
+    load = LoadForTraining(source, train_transform(config), blank, config.seed, bad)
     epochs = max(1, _STREAM_LENGTH // len(source))
     stream = grain.MapDataset.range(len(source)).seed(config.seed).shuffle().repeat(epochs)
     stream = stream.map_with_index(lambda position, index: (position // len(source), index))
@@ -63,11 +65,13 @@ def eval_batches(
     config: ml_collections.ConfigDict,
     source: Source | None = None,
     *,
+    description: dict[str, Any] | None = None,
     process_index: int | None = None,
     process_count: int | None = None,
 ) -> "EvalBatches":
     """Every example of `config.pp.test` once, in batches of one shape with a `mask` (b, bool).
 
+    `description` is the preprocessing, as a checkpoint's card has it, where it is not `config.pp`.
     Where `mask` is False a row is padding, or an image that could not be read. All processes take
     the same number of steps, `len()` of the result, whatever their shares.
     """
@@ -77,10 +81,10 @@ def eval_batches(
     size = _share(config.batch_eval, process_count, "batch_eval")
     steps = math.ceil(len(source) / config.batch_eval)
     bad = BadImages(source, config.max_bad_images)
-    transform = eval_transform(
-        preprocessing(config), uint8=config.uint8_to_device, max_pixels=config.pp.max_pixels
-    )
-    load = LoadForEvaluation(source, transform, _blank(config), bad)
+    description = preprocessing(config) if description is None else description
+    uint8, max_pixels = config.uint8_to_device, config.pp.max_pixels
+    transform = eval_transform(description, uint8=uint8, max_pixels=max_pixels)
+    load = LoadForEvaluation(source, transform, _blank(description, uint8), bad)
     positions = grain.MapDataset.range(process_index, steps * config.batch_eval, process_count)
     return EvalBatches(_read(config, positions, load, size), steps, bad)
 
@@ -239,9 +243,9 @@ def _label(source: Source, label: int | tuple[int, ...]) -> np.ndarray:
     return encode_label(label, len(source.class_names), source.multi_label)
 
 
-def _blank(config: ml_collections.ConfigDict) -> np.ndarray:
-    dtype = np.uint8 if config.uint8_to_device else np.float32
-    return np.zeros((*preprocessing(config)["crop"], config.pp.channels), dtype)
+def _blank(description: dict[str, Any], uint8: bool) -> np.ndarray:
+    shape = (*description["crop"], description["channels"])
+    return np.zeros(shape, np.uint8 if uint8 else np.float32)
 
 
 def _processes(index: int | None, count: int | None) -> tuple[int, int]:

@@ -3,6 +3,8 @@
 A source is a sequence of examples with class names. It neither decodes nor shuffles.
 """
 
+import collections
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -34,6 +36,53 @@ class Source(Protocol):
     def path(self, index: int) -> str:
         """Where a person can find an example, readable or not."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Subset:
+    """Some examples of a source, in the order of `indices`."""
+
+    source: Source
+    indices: Sequence[int]
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def split(self) -> str:
+        return self.source.split
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.source.class_names
+
+    @property
+    def multi_label(self) -> bool:
+        return self.source.multi_label
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.source[self.indices[index]]
+
+    def path(self, index: int) -> str:
+        return self.source.path(self.indices[index])
+
+
+def first_of_each_class(source: Source, count: int) -> Subset:
+    """Up to `count` examples of each class: the first that come, which reads no further."""
+    taken: collections.Counter[int] = collections.Counter()
+    chosen = []
+    for index in range(len(source)):
+        label = source[index].label
+        if taken[label] < count:
+            taken[label] += 1
+            chosen.append(index)
+            if len(chosen) == count * len(source.class_names):
+                break
+    return Subset(source, chosen)
 
 
 def open_source(

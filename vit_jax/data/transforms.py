@@ -11,10 +11,11 @@ import ml_collections
 import numpy as np
 
 from vit_jax.data import augment
-from vit_jax.data.decode import MAX_PIXELS, decode, decode_crop
+from vit_jax.data.decode import MAX_PIXELS, Box, decode, decode_crop
 from vit_jax.data.images import (
     INTERPOLATIONS,
     center_crop,
+    covering_size,
     flip,
     inception_crop,
     normalize,
@@ -87,13 +88,33 @@ def eval_transform(
         if isinstance(cover, list | tuple):
             image = center_crop(resize(image, tuple(cover), interpolation), size)
         elif cover:
-            large = tuple(round(side * cover / min(size)) for side in size)
-            image = center_crop(resize_to_cover(image, large, interpolation), size)
+            image = center_crop(resize_to_cover(image, _covered(cover, size), interpolation), size)
         else:
             image = resize(image, size, interpolation, out)
         return np.ascontiguousarray(image) if uint8 else normalize(image, mean, std)
 
     return transform
+
+
+def seen_box(description: dict[str, Any], shape: tuple[int, int]) -> Box:
+    """The part of an image of a shape (height, width) that `eval_transform` leaves, in its own
+    pixels: all of it, or less where there is a crop.
+    """
+    size, cover = tuple(description["crop"]), description["resize"]
+    if not cover:
+        return 0, 0, *shape
+    exact = isinstance(cover, list | tuple)
+    large = cover if exact else covering_size(shape, _covered(cover, size))
+    (y, h), (x, w) = (
+        (round(round((whole - part) / 2) * full / whole), max(1, round(part * full / whole)))
+        for full, part, whole in zip(shape, size, large, strict=True)
+    )
+    return y, x, h, w
+
+
+def _covered(cover: int, size: tuple[int, int]) -> tuple[int, int]:
+    """What a resize of the shorter side to `cover` has to cover, for a crop of `size`."""
+    return tuple(round(side * cover / min(size)) for side in size)
 
 
 def train_transform(

@@ -1,6 +1,11 @@
 """The networks: flax.linen modules with the published names, and the table of published sizes."""
 
-from vit_jax.models.intermediates import Intermediates, capture
+from vit_jax.models.intermediates import (
+    AttentionGradients,
+    Intermediates,
+    capture,
+    capture_with_gradients,
+)
 from vit_jax.models.mixer import MlpMixer
 from vit_jax.models.stacking import stack_blocks, unstack_blocks
 from vit_jax.models.vit import Encoder, VisionTransformer
@@ -16,11 +21,13 @@ from vit_jax.models.zoo import (
 __all__ = [
     "AUGREG_CONFIGS",
     "MODEL_CONFIGS",
+    "AttentionGradients",
     "Encoder",
     "Intermediates",
     "MlpMixer",
     "VisionTransformer",
     "capture",
+    "capture_with_gradients",
     "find_model",
     "full_model_config",
     "get_model",

@@ -33,7 +33,7 @@ def resnet_stem(
     eps = {"norm_eps": norm_eps, "variance_eps": variance_eps}
     x = StdConv(width, (7, 7), 2, dtype, variance_eps, name="conv_root")(x.astype(dtype))
     x = nn.relu(nn.GroupNorm(epsilon=norm_eps, dtype=dtype, name="gn_root")(x))
-    x = constrain(nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME"), BATCH)
+    x = constrain(nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME"), BATCH)
     for stage, num_units in enumerate(num_layers):
         stride = 1 if stage == 0 else 2
         name = f"block{stage + 1}"

@@ -1,12 +1,16 @@
 """Looking inside: what a model computes on the way to its scores."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
+
+_ATTENTION = "MultiHeadDotProductAttention_0"
 
 
 class Intermediates(NamedTuple):
@@ -20,28 +24,13 @@ class Intermediates(NamedTuple):
     blocks: list[Array | None]  # b n d each
     attention: list[Array | None]  # b h n n each; empty for a Mixer
     pre_logits: Array  # what the head sees
+    pool_attention: Array | None = None  # b h 1 n: what the probe of a MAP head looks at
 
 
 @partial(jax.jit, static_argnames=("model", "blocks"))
 def _capture(model, params, images, blocks):
     outputs, state = model.apply({"params": params}, images, train=False, mutable=["intermediates"])
-    state = state["intermediates"]
-    by_block = _per_block(state)
-    wanted = range(len(by_block)) if blocks is None else blocks
-
-    def pick(get):
-        return [get(block) if i in wanted else None for i, block in enumerate(by_block)]
-
-    attention = []
-    if "Transformer" in state:
-        attention = pick(lambda block: block["MultiHeadDotProductAttention_0"]["attention"])
-    captured = Intermediates(
-        state["patch_embedding"],
-        pick(lambda block: block["block"]),
-        attention,
-        state["representation"],
-    )
-    return outputs, captured
+    return outputs, _collect(state["intermediates"], blocks)
 
 
 def capture(
@@ -56,6 +45,61 @@ def capture(
     if blocks is not None:
         blocks = tuple(blocks)
     return _capture(model, params, images, blocks)
+
+
+class AttentionGradients(NamedTuple):
+    """Shapes as in `Intermediates`."""
+
+    attention: list[Array]
+    pool_attention: Array | None
+
+
+def capture_with_gradients(
+    model: nn.Module, params: Any, images: Array, score: Callable[[Array], Array]
+) -> tuple[Array, Intermediates, AttentionGradients]:
+    """As `capture`, and the gradient of score(outputs), a number, by each attention weight.
+
+    The weights count as free: the gradient does not go on through their softmax. To be called
+    under `jax.jit`, where `score` may close over traced values.
+    """
+
+    def forward(added):
+        variables = {"params": params, "perturbations": added}
+        outputs, state = model.apply(variables, images, train=False, mutable=["intermediates"])
+        return score(outputs), (outputs, state["intermediates"])
+
+    shapes = flatten_dict(jax.eval_shape(forward, {})[1][1])
+    zeros = {
+        path: jnp.zeros(leaf.shape, leaf.dtype)
+        for path, leaf in shapes.items()
+        if path[-1] == "attention"
+    }
+    gradients, (outputs, state) = jax.grad(forward, has_aux=True)(unflatten_dict(zeros))
+    attention = [block[_ATTENTION]["attention"] for block in _per_block(gradients)]
+    return outputs, _collect(state), AttentionGradients(attention, _pool_attention(gradients))
+
+
+def _collect(state: dict[str, Any], blocks: tuple[int, ...] | None = None) -> Intermediates:
+    by_block = _per_block(state)
+    wanted = range(len(by_block)) if blocks is None else blocks
+
+    def pick(get):
+        return [get(block) if i in wanted else None for i, block in enumerate(by_block)]
+
+    attention = []
+    if "Transformer" in state:
+        attention = pick(lambda block: block[_ATTENTION]["attention"])
+    return Intermediates(
+        state["patch_embedding"],
+        pick(lambda block: block["block"]),
+        attention,
+        state["representation"],
+        _pool_attention(state),
+    )
+
+
+def _pool_attention(state: dict[str, Any]) -> Array | None:
+    return state["MAPHead_0"][_ATTENTION]["attention"] if "MAPHead_0" in state else None
 
 
 def _per_block(state: dict[str, Any]) -> list[dict[str, Any]]:

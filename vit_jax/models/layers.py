@@ -138,6 +138,10 @@ class MultiHeadDotProductAttention(nn.Module):
             dropout_rng=self.make_rng("dropout") if drops else None,
             kernel=self.kernel,
         )  # b n h e
+        if self.has_variable("perturbations", "attention"):
+            # Zeros, whose gradient is the weights' own; no kernel need hold the weights for it.
+            added = self.get_variable("perturbations", "attention").astype(value.dtype)
+            y = y + jnp.einsum("bhqk,bkhe->bqhe", added, value)
         if self.is_mutable_collection("intermediates"):
             weights = attention.attention_weights(query, key, bias)
             self.sow("intermediates", "attention", weights, reduce_fn=keep_latest)
@@ -286,6 +290,16 @@ def _flat_xavier(num_inputs: int):
         return init(key, matrix, dtype).reshape(shape)
 
     return flat_init
+
+
+def perturbed(module: nn.Module, name: str, value: Array) -> Array:
+    """The value, plus what a caller put into `perturbations` for it, if anything.
+
+    So that a gradient can be taken by it, or another value put in its place.
+    """
+    if not module.has_variable("perturbations", name):
+        return value
+    return value + module.get_variable("perturbations", name).astype(value.dtype)
 
 
 def keep_latest(_, value):

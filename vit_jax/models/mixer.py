@@ -9,7 +9,7 @@ import ml_collections
 from jax import Array
 from jax.typing import DTypeLike
 
-from vit_jax.models.layers import GELU, PatchEmbedding, keep_latest
+from vit_jax.models.layers import GELU, PatchEmbedding, keep_latest, perturbed
 from vit_jax.models.sharding import BATCH, TENSOR, constrain
 
 
@@ -67,6 +67,7 @@ class MlpMixer(nn.Module):
         del train  # a Mixer has no dropout; the argument is every model's
         patch_size = tuple(self.patches["size"])
         x = PatchEmbedding(self.hidden_dim, patch_size, dtype=self.dtype, name="stem")(images)
+        x = perturbed(self, "patch_embedding", x)
         self.sow("intermediates", "patch_embedding", x, reduce_fn=keep_latest)
         x = x.reshape(x.shape[0], -1, x.shape[-1])  # b n d
         for _ in range(self.num_blocks):

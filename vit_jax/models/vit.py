@@ -17,7 +17,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from vit_jax.models.hybrid import resnet_stem
-from vit_jax.models.layers import EncoderBlock, MAPHead, PatchEmbedding, keep_latest
+from vit_jax.models.layers import EncoderBlock, MAPHead, PatchEmbedding, keep_latest, perturbed
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.models.sharding import BATCH, constrain
 from vit_jax.models.stacking import stack_blocks, unstack_blocks
@@ -107,7 +107,7 @@ class Encoder(nn.Module):
 
         scan = nn.scan(
             self._rematerialised(scan_body, prevent_cse=False),
-            variable_axes={"params": 0, "intermediates": 0},
+            variable_axes={"params": 0, "intermediates": 0, "perturbations": 0},
             split_rngs={"params": True, "dropout": True},
             length=self.num_layers,
         )
@@ -184,6 +184,7 @@ class VisionTransformer(nn.Module):
             dtype=self.dtype,
             name="embedding",
         )(x)  # b h w d
+        x = perturbed(self, "patch_embedding", x)
         self.sow("intermediates", "patch_embedding", x, reduce_fn=keep_latest)
 
         if self.transformer is not None:

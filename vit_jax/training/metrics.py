@@ -12,6 +12,26 @@ from jax import Array
 from vit_jax.training.losses import LOSSES, targets_of
 
 Sums = dict[str, Array]
+_NAMES = {"top1": "accuracy", "top5": "accuracy_top5", "per_label": "accuracy_per_label"}
+
+
+def score_examples(logits: Array, labels: Array, loss: str) -> dict[str, Array]:
+    """What each example scores, `b` each: its loss, and right or wrong in one sense or another.
+
+    An example of several classes (labels `b k`) is right at top-1 if the best guess is one of them;
+    `per_label` is the share of the yes-or-no questions that are answered right.
+    """
+    num_classes = logits.shape[-1]
+    losses = LOSSES[loss](logits, targets_of(labels, num_classes))
+    if labels.ndim == 1:
+        hits = jax.lax.top_k(logits, min(5, num_classes))[1] == labels[:, None]
+        return {"loss": losses, "top1": hits[:, 0], "top5": hits.any(axis=-1)}
+    best = jnp.take_along_axis(labels, logits.argmax(-1, keepdims=True), axis=1)[:, 0]
+    return {
+        "loss": losses,
+        "top1": best > 0,
+        "per_label": ((logits > 0) == (labels > 0)).mean(-1),
+    }
 
 
 def make_eval_step(model: nn.Module, loss: str) -> Callable[[Any, Mapping[str, Array]], Sums]:
@@ -20,25 +40,13 @@ def make_eval_step(model: nn.Module, loss: str) -> Callable[[Any, Mapping[str, A
     def eval_step(params: Any, batch: Mapping[str, Array]) -> Sums:
         logits = model.apply({"params": params}, batch["image"], train=False)
         labels, mask = batch["label"], batch["mask"]
-        targets = targets_of(labels, model.num_classes)
-        losses = jnp.where(mask, LOSSES[loss](logits, targets), 0.0)
-        if labels.ndim == 1:
-            best = jax.lax.top_k(logits, min(5, model.num_classes))[1]
-            hits = best == labels[:, None]
-            correct = {"top1": hits[:, 0], "top5": hits.any(axis=-1)}
-        else:
-            # An example of several classes: right if the best guess is one of them; and each
-            # yes-or-no question on its own.
-            best = jnp.take_along_axis(labels, logits.argmax(-1, keepdims=True), axis=1)[:, 0]
-            correct = {"top1": best > 0, "per_label": ((logits > 0) == (labels > 0)).mean(-1)}
-        weights = targets * mask[:, None]
-        sums = {name: (value * mask).sum() for name, value in correct.items()}
+        scores = score_examples(logits, labels, loss)
+        weights = targets_of(labels, model.num_classes) * mask[:, None]
         return {
-            **sums,
-            "loss": losses.sum(),
+            **{name: jnp.where(mask, value, 0).sum() for name, value in scores.items()},
             "count": mask.sum(),
             "class_count": weights.sum(axis=0),
-            "class_correct": (weights * correct["top1"][:, None]).sum(axis=0),
+            "class_correct": (weights * scores["top1"][:, None]).sum(axis=0),
         }
 
     return eval_step
@@ -58,8 +66,7 @@ def evaluate(
     if not count:
         raise ValueError("There is no example to evaluate on; look at config.pp.test.")
     class_count, class_correct = total.pop("class_count"), total.pop("class_correct")
-    names = {"top1": "accuracy", "top5": "accuracy_top5", "per_label": "accuracy_per_label"}
-    result = {names.get(name, name): float(value / count) for name, value in total.items()}
+    result = {_NAMES.get(name, name): float(value / count) for name, value in total.items()}
     with np.errstate(invalid="ignore", divide="ignore"):
         per_class = class_correct / class_count
     return {
@@ -68,3 +75,10 @@ def evaluate(
         "class_accuracy": [None if np.isnan(x) else float(x) for x in per_class],
         "class_count": [int(n) for n in class_count],
     }
+
+
+def calibration_error(confidence: np.ndarray, correct: np.ndarray, num_bins: int = 15) -> float:
+    """How far confidence is from accuracy, on average (ECE, Guo et al. 2017; equal bins)."""
+    bins = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
+    gaps = np.bincount(bins, weights=confidence - correct, minlength=num_bins)
+    return float(np.abs(gaps).sum() / len(confidence))

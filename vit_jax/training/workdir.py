@@ -24,6 +24,9 @@ from vit_jax.config import MAY_CHANGE
 
 log = logging.getLogger(__name__)
 
+CHECKPOINTS = "checkpoints"
+_MARKER = ".whole"
+
 
 class Workdir:
     """`path` is where the run lives; `local` where its small files are written, the same directory
@@ -34,11 +37,19 @@ class Workdir:
     def __init__(self, path: epath.Path, local: Path):
         self.path, self.local = path, local
 
+    @property
+    def checkpoints(self) -> epath.Path:
+        """Where Orbax writes: the run's own place, or beside it where Orbax cannot write."""
+        return epath.Path(self.local) if _is_copied(self.path) else self.path
+
     def sync(self) -> None:
-        if _is_remote(self.path) and jax.process_index() == 0:
-            for file in self.local.iterdir():
-                if file.is_file() and not file.name.startswith("."):
-                    (self.path / file.name).write_bytes(file.read_bytes())
+        if not _is_remote(self.path) or jax.process_index() > 0:
+            return
+        for file in self.local.iterdir():
+            if file.is_file() and not file.name.startswith("."):
+                (self.path / file.name).write_bytes(file.read_bytes())
+        if _is_copied(self.path):
+            upload_steps(self.local / CHECKPOINTS, self.path / CHECKPOINTS)
 
 
 @contextlib.contextmanager
@@ -58,6 +69,13 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
             for name in ("metrics.jsonl", "train.log"):
                 if (path / name).exists():
                     (local / name).write_bytes((path / name).read_bytes())
+            if _is_copied(path):
+                if jax.process_count() > 1:
+                    raise ValueError(
+                        f"{path} holds the run of one process alone: Orbax cannot write to it. "
+                        "Use gs:// or a directory that all processes see."
+                    )
+                download_steps(path / CHECKPOINTS, local / CHECKPOINTS)
         else:
             local = Path(path)
             _make(local)
@@ -72,6 +90,48 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
 
 def _is_remote(path: epath.Path) -> bool:
     return "://" in str(path)
+
+
+def _is_copied(path: epath.Path) -> bool:
+    """Whether checkpoints are written locally and copied: Orbax itself knows gs:// alone."""
+    return _is_remote(path) and not str(path).startswith("gs://")
+
+
+def upload_steps(local: Path, remote: epath.Path) -> None:
+    """Makes `remote` have the whole steps that `local` has, and no others.
+
+    A step counts when its marker is there, which comes last and goes first: what a kill cut short
+    is not taken for a step. Orbax gives a step its name when it is whole.
+    """
+    steps = {path.name for path in local.glob("*") if path.name.isdigit()}
+    marked = _marked_steps(remote)
+    for step in sorted(steps - marked, key=int):
+        _copy_files(epath.Path(local / step), remote / step)
+        (remote / f"{step}{_MARKER}").write_text("")
+    for step in marked - steps:
+        (remote / f"{step}{_MARKER}").unlink()
+        (remote / step).rmtree()
+
+
+def download_steps(remote: epath.Path, local: Path) -> None:
+    for step in _marked_steps(remote):
+        _copy_files(remote / step, epath.Path(local / step))
+
+
+def _marked_steps(remote: epath.Path) -> set[str]:
+    if not remote.exists():
+        return set()
+    names = (path.name for path in remote.iterdir())
+    return {name.removesuffix(_MARKER) for name in names if name.endswith(_MARKER)}
+
+
+def _copy_files(source: epath.Path, target: epath.Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        if path.is_dir():
+            _copy_files(path, target / path.name)
+        else:
+            (target / path.name).write_bytes(path.read_bytes())
 
 
 def _make(path: Path) -> None:

@@ -1,0 +1,171 @@
+"""Says what is in pictures.
+
+    python -m vit_jax.predict CHECKPOINT IMAGE … [--format table|jsonl|csv] [--top_k N]
+    python -m vit_jax.predict CHECKPOINT IMAGE … --features OUT.npz [--per_patch]
+
+An IMAGE is a file, a folder (all images below it), a quoted pattern ('photos/**/*.jpg'), or - for a
+list on standard input, one path a line. --features writes what the head sees, an array `features`
+with a row for each of `files`, in place of predictions; --per_patch a grid of vectors an image.
+
+Exit codes: 0 all went well, 3 some files could not be read (each is named, and the rest are done),
+1 an error, told in one line.
+"""
+
+from vit_jax.huge_pages import use_huge_pages
+
+if __name__ == "__main__":
+    use_huge_pages()  # may start this process anew, so before what is slow to import
+
+import argparse
+import collections
+import csv
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from vit_jax import checkpoint_options, commands
+from vit_jax.checkpoint.npz import write_archive
+from vit_jax.classifier import Classifier, padded_size
+from vit_jax.contact_sheet import ContactSheet
+from vit_jax.data.files import FileBatch, find_images, read_batches
+
+EXIT_SOME_FAILED = 3
+Prediction = tuple[str, list[tuple[str, float]]]  # file, (class name, probability) from the best on
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = commands.parser("predict", __doc__)
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=checkpoint_options.CHECKPOINT_HELP)
+    parser.add_argument("images", metavar="IMAGE", nargs="+", help="file, folder, pattern, or -")
+    parser.add_argument("--top_k", type=commands.count, default=5, help="classes an image [5]")
+    parser.add_argument("--format", choices=PRINTERS, default="table")
+    parser.add_argument("--features", metavar="OUT.npz", help="write features, predict nothing")
+    parser.add_argument("--per_patch", action="store_true", help="with --features: of each patch")
+    parser.add_argument(
+        "--contact_sheet", metavar="OUT.png", help=f"draw the first {ContactSheet.MOST} images"
+    )
+    parser.add_argument("--batch_size", type=commands.count, default=32, help="images at once [32]")
+    checkpoint_options.add_options(parser)
+    args = parser.parse_args(argv)
+    return commands.explained("predict", lambda: run(args))
+
+
+def run(args: argparse.Namespace) -> int:
+    _check(args)
+    commands.use_compilation_cache()
+    paths, total = find_images(args.images, sys.stdin), None
+    if "-" not in args.images:  # a list may be without end
+        paths = list(paths)
+        total = len(paths)
+    classifier = checkpoint_options.load_checkpoint(args.checkpoint, args)
+    shape = (*classifier.card["image_size"], classifier.card["channels"])
+    size = padded_size(total or args.batch_size, args.batch_size)
+    failures = collections.Counter()
+    with commands.progress("images", total) as advance:
+        batches = read_batches(paths, classifier.transform, shape, size)
+        batches = _telling_errors(batches, advance, failures)
+        if args.features:
+            write_features(classifier, batches, Path(args.features), per_patch=args.per_patch)
+        else:
+            sheet = ContactSheet(classifier.card) if args.contact_sheet else None
+            width = max(map(len, paths)) if total else 0
+            PRINTERS[args.format](predictions(classifier, batches, args.top_k, sheet), width)
+            if sheet:
+                sheet.save(args.contact_sheet)
+    return EXIT_SOME_FAILED if failures.total() else 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.per_patch and not args.features:
+        raise ValueError("--per_patch goes with --features OUT.npz, which is not given.")
+    if args.features and args.contact_sheet:
+        raise ValueError("--features predicts nothing that --contact_sheet could show; give one.")
+    for path in (args.features, args.contact_sheet):
+        commands.check_writable(path)
+
+
+def _telling_errors(
+    batches: Iterable[FileBatch], advance: Callable[[int], None], failures: collections.Counter
+) -> Iterator[FileBatch]:
+    for batch in batches:
+        for path, error in batch.errors.items():
+            print(f"predict: {path}: {' '.join(error.split())}", file=sys.stderr)
+            failures["files"] += 1
+        if batch.paths:
+            yield batch
+        advance(len(batch.paths) + len(batch.errors))
+
+
+def predictions(
+    classifier: Classifier,
+    batches: Iterable[FileBatch],
+    top_k: int,
+    sheet: ContactSheet | None = None,
+) -> Iterator[Prediction]:
+    """The best `top_k` classes of each file, in the files' order; also onto the sheet."""
+    if classifier.card["num_classes"] == 0 or "unpooled" in classifier.card["model"].get(
+        "classifier", ""
+    ):
+        raise ValueError("The checkpoint has no head that classifies images; use --features.")
+    names = classifier.class_names
+    for batch in batches:
+        probabilities = classifier.predict(batch.images, batch_size=len(batch.images))
+        rows = zip(batch.paths, batch.images, probabilities, strict=False)  # padding comes last
+        for path, image, row in rows:
+            best = np.argsort(-row, kind="stable")[:top_k]
+            top = [(names[i], float(row[i])) for i in best]
+            if sheet:
+                sheet.add(image, path, top)
+            yield path, top
+        sys.stdout.flush()
+
+
+def write_features(
+    classifier: Classifier, batches: Iterable[FileBatch], path: Path, *, per_patch: bool
+) -> None:
+    """The features of all files as one array, gathered on disk beside `path`."""
+    files: list[str] = []
+    with tempfile.TemporaryFile(dir=path.parent) as rows:
+        for batch in batches:
+            features = classifier.features(
+                batch.images, per_patch=per_patch, batch_size=len(batch.images)
+            )[: len(batch.paths)]
+            rows.write(features.tobytes())
+            files += batch.paths
+        if not files:
+            raise ValueError("None of the files could be read, so there are no features to write.")
+        rows.flush()
+        gathered = np.memmap(rows, features.dtype, "r", shape=(len(files), *features.shape[1:]))
+        write_archive(path, {"features": gathered, "files": np.array(files)})
+    print(f"{path}: features {gathered.shape} of {len(files):,} files")
+
+
+def print_table(rows: Iterable[Prediction], width: int) -> None:
+    print(f"{'file':<{width}}  probability  class")
+    for path, top in rows:
+        for label, (name, probability) in zip([path] + [""] * len(top), top, strict=False):
+            print(f"{label:<{width}}  {probability:>11.2%}  {name}")
+
+
+def print_jsonl(rows: Iterable[Prediction], _: int) -> None:
+    for path, top in rows:
+        best = [[name, round(probability, 6)] for name, probability in top]
+        print(json.dumps({"file": path, "top": best}, ensure_ascii=False))
+
+
+def print_csv(rows: Iterable[Prediction], _: int) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(("file", "rank", "class", "probability"))
+    for path, top in rows:
+        for rank, (name, probability) in enumerate(top, start=1):
+            writer.writerow((path, rank, name, f"{probability:.6f}"))
+
+
+PRINTERS = {"table": print_table, "jsonl": print_jsonl, "csv": print_csv}
+
+if __name__ == "__main__":
+    sys.exit(main())

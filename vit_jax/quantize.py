@@ -1,0 +1,62 @@
+"""Smaller weights for an exported model: bfloat16, or int8 matrices with a scale for each output.
+
+Each kind is a pair of functions: parameters to what is stored, and back, inside the program.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_LEVELS = 127  # of int8, the same on both sides of zero
+
+
+class Weights(NamedTuple):
+    """`dtype` is what the model computes in."""
+
+    dtype: str
+    store: Callable[[Any], Any]
+    restore: Callable[[Any], Any]
+
+
+def _as(dtype: Any) -> Callable[[Any], Any]:
+    return lambda params: jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
+
+
+def quantize(params: Any) -> dict[str, Any]:
+    """Flat names to arrays; a kernel becomes its int8 values and their float32 scales."""
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    return {name: _quantized(name, leaf) for name, leaf in flat.items()}
+
+
+def dequantize(stored: dict[str, Any]) -> Any:
+    """The parameters again. The barrier keeps XLA from unpacking them all while it compiles."""
+    flat = {}
+    for name, leaf in stored.items():
+        if isinstance(leaf, tuple):
+            values, scale = jax.lax.optimization_barrier(leaf)
+            leaf = values.astype(jnp.float32) * scale
+        flat[name] = leaf
+    return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+def _quantized(name: str, leaf: Any) -> Any:
+    if not name.endswith("/kernel"):
+        return leaf
+    values = np.asarray(leaf, np.float32)
+    # Kernels end with their outputs; those of query, key and value with two axes of them.
+    is_projection = name.split("/")[-2] in ("query", "key", "value")
+    inputs = (0,) if is_projection else tuple(range(values.ndim - 1))
+    scale = np.abs(values).max(axis=inputs, keepdims=True) / _LEVELS
+    scale = np.where(scale > 0, scale, 1).astype(np.float32)
+    return np.round(values / scale).astype(np.int8), scale
+
+
+WEIGHTS = {
+    "float32": Weights("float32", _as(np.float32), lambda stored: stored),
+    "bfloat16": Weights("bfloat16", _as(jnp.bfloat16), lambda stored: stored),
+    "int8": Weights("float32", quantize, dequantize),
+}
