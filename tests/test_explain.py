@@ -126,8 +126,12 @@ def test_what_a_mixer_does_not_have_is_a_line_and_the_rest_is_made(tmp_path, pho
         (["{vit}", "notes.txt"], "None of the images could be read"),
         (["{vit}", "missing.png"], "None of the images could be read"),
         (["{vit}", "a/photo.png", "--class", "aunt"], "no class 'aunt'. Did you mean ant"),
-        (["{vit}", "a/photo.png", "--class", "3"], "no class '3'. Give a number, 0 to 2."),
+        (
+            ["{vit}", "a/photo.png", "--class", "3"],
+            "no class '3'. Give a name, or a number from 0 to 2.",
+        ),
         (["{vit}", "a/photo.png", "--out", "notes.txt"], "notes.txt is a file"),
+        (["{vit}", "a/photo.png", "--out", "notes.txt/below"], "notes.txt is a file"),
         (["{vit}", "no*.png"], "No file matches 'no*.png'"),
         (["nothing.npz", "a/photo.png"], "nothing.npz"),
     ],

@@ -83,9 +83,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_directory(out: Path) -> None:
     """Refuses a directory that could not be made or written into, before the work begins."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; --out takes a directory.")
     existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise ValueError(f"{existing} is a file; --out takes a directory.")
     if not os.access(existing, os.W_OK):
         raise ValueError(f"{out} cannot be written: no permission. Choose another place, --out.")
 
@@ -95,14 +95,17 @@ def find_class(name: str, classifier: Classifier) -> int:
     num_classes = classifier.card["num_classes"]
     if not num_classes:
         raise ValueError(f"There is no class {name!r}: the model has no head, so no classes.")
-    known = {str(index): index for index in range(num_classes)}
-    for index, full in reversed(list(enumerate(classifier.class_names))):
-        for one in (*full.split(","), full):  # ImageNet's have synonyms
-            known[one.strip().lower()] = index
-    if name.strip().lower() in known:
-        return known[name.strip().lower()]
-    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-    number = f"Give a number, 0 to {num_classes - 1}."
+    names = {
+        one.strip().lower(): index
+        for index, full in reversed(list(enumerate(classifier.class_names)))
+        for one in (*full.split(","), full)  # ImageNet's have synonyms
+    }
+    known = {str(index): index for index in range(num_classes)} | names
+    wanted = name.strip().lower()
+    if wanted in known:
+        return known[wanted]
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+    number = f"Give a name, or a number from 0 to {num_classes - 1}."
     hint = f"Did you mean {' or '.join(near)}?" if near else number
     raise ValueError(f"The checkpoint has no class {name!r}. {hint}")
 

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from vit_jax.models import attention
 from vit_jax.models.position import RelativePositionBias
-from vit_jax.models.sharding import BATCH, TENSOR, constrain, target_platform
+from vit_jax.models.sharding import BATCH, TENSOR, constrain, splits_heads, target_platform
 
 GELU = {
     "tanh": lambda x: nn.gelu(x, approximate=True),
@@ -157,7 +157,7 @@ class MultiHeadDotProductAttention(nn.Module):
             name: Projection(x.shape[-1:], heads, self.qkv_bias, name=name)()
             for name in ("query", "key", "value")
         }
-        if context is x and target_platform() == "cpu":
+        if context is x and target_platform() == "cpu" and not splits_heads():
             # One matmul three times as wide keeps a CPU's cores busier than three.
             kernels, biases = zip(*parameters.values(), strict=True)
             bias = jnp.stack(biases) if self.qkv_bias else None

@@ -39,6 +39,12 @@ def automatic_mesh() -> AbstractMesh | None:
     return mesh if ours and set(mesh.axis_types) == {AxisType.Auto} else None
 
 
+def splits_heads() -> bool:
+    """Whether the heads of one example are on several devices."""
+    mesh = automatic_mesh()
+    return mesh is not None and mesh.shape[TENSOR] > 1
+
+
 def axis_size(mesh: AbstractMesh, axis: str | tuple[str, ...] | None) -> int:
     names = (axis,) if isinstance(axis, str) else axis or ()
     return math.prod(mesh.shape[name] for name in names)
