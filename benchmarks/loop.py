@@ -29,7 +29,7 @@ from vit_jax import data, train
 from vit_jax.configs import quickstart as recipe
 from vit_jax.training.program import Program
 
-ROUNDS = 4
+ROUNDS = 8
 STEPS = 120
 
 
