@@ -2,10 +2,12 @@
 
     python -m benchmarks.loop [--out benchmarks/results/loop.json]
 
-Bare: the compiled step of the quickstart on one batch that is on the device already. Loop:
-`train_and_evaluate` without evaluation, its time per step from metrics.jsonl; once on that same
-batch again and again, which is what the loop itself costs, and once with its readers, which on two
-cores compete with the step. All alternate in one process with huge pages, best of N.
+Loop: `train_and_evaluate` on the quickstart without evaluation, its time per step from
+metrics.jsonl, fed one batch again and again. Bare: that run's compiled step called by itself, on
+a copy of its state and on that batch. Both take turns of ten steps within one run, because this
+machine drifts by a third within minutes: each turn of the loop is divided by the bare turn after
+it, and the median counts. The readers are a case of their own, in whole runs that alternate with
+runs on the same batch: on two cores they compete with the step, and would with the bare one.
 """
 
 from vit_jax.huge_pages import use_huge_pages
@@ -23,33 +25,37 @@ from unittest import mock
 import grain
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from benchmarks import machine
 from vit_jax import data, train
 from vit_jax.configs import quickstart as recipe
-from vit_jax.training.program import Program
+from vit_jax.training.report import Report
 
-ROUNDS = 8
-STEPS = 120
+ROUNDS = 3
+PAIRED_STEPS, STEPS = 400, 120
 
 
 def measure() -> dict:
     config = quickstart()
     batch = next(data.train_batches(config))
-    run_bare = bare_step(config, batch)
-    seconds = {"bare": [], "loop, same batch": [], "loop, with readers": []}
+    pairs, same, read = [], [], []
     with tempfile.TemporaryDirectory() as directory:
         for i in range(ROUNDS):
-            seconds["bare"].append(run_bare())
             workdir = pathlib.Path(directory) / str(i)
-            seconds["loop, with readers"].append(loop_step(config, workdir / "read"))
             with mock.patch.object(data, "train_batches", lambda *_, **__: SameBatch(batch)):
-                seconds["loop, same batch"].append(loop_step(config, workdir / "same"))
-    best = {name: min(times) for name, times in seconds.items()}
+                pairs += paired_turns(config, workdir / "paired", batch)
+                same += loop_turns(config, workdir / "same", STEPS)
+            read += loop_turns(config, workdir / "read", STEPS)
+    ratios = [loop / bare for loop, bare in pairs]
+    low, middle, high = np.percentile(ratios, (25, 50, 75))
     return {
-        "milliseconds a step": {name: round(1e3 * time, 2) for name, time in best.items()},
-        "loop / bare": round(best["loop, same batch"] / best["bare"], 3),
-        "loop with readers / bare": round(best["loop, with readers"] / best["bare"], 3),
+        "bare, ms a step": round(1e3 * float(np.median([bare for _, bare in pairs])), 2),
+        "loop, ms a step": round(1e3 * float(np.median([loop for loop, _ in pairs])), 2),
+        "loop / bare": round(float(middle), 3),
+        "loop / bare, quartiles": [round(float(low), 3), round(float(high), 3)],
+        "pairs of turns": len(pairs),
+        "with readers / same batch": round(float(np.median(read) / np.median(same)), 3),
     }
 
 
@@ -73,38 +79,46 @@ class SameBatch(grain.DatasetIterator):
 
 def quickstart():
     config = recipe.get_config()
-    config.total_steps = STEPS
     config.eval_every = config.checkpoint_every = 0
     return config
 
 
-def bare_step(config, batch: dict):
+def paired_turns(config, workdir: pathlib.Path, batch: dict) -> list[tuple[float, float]]:
+    """Seconds a step of the loop, and of its bare step right after, turn by turn."""
     batch = {name: jnp.asarray(value) for name, value in batch.items()}
-    program = Program(config, batch["image"].shape[1:], num_classes=10)
-    step = jax.jit(program.step, donate_argnums=0)
+    bare, step, state = [], None, None
+    compile_step, progress = train.Run.compile_step, Report.progress
 
-    def run() -> float:
-        """Seconds a step, over as many steps as a loop reports at once, best of the run."""
-        state = program.new_state(program.new_params())
-        state, _ = step(state, batch)
-        jax.block_until_ready(state)
-        best, every = float("inf"), config.progress_every
-        for _ in range(STEPS // every - 1):
+    def compile_and_keep(self, loop_state):
+        nonlocal step, state
+        step, state = compile_step(self, loop_state), jax.tree.map(jnp.copy, loop_state)
+        return step
+
+    def progress_then_bare(self, *args) -> None:
+        nonlocal state
+        progress(self, *args)
+        with self.pause():
             start = time.perf_counter()
-            for _ in range(every):
+            for _ in range(config.progress_every):
                 state, _ = step(state, batch)
             jax.block_until_ready(state)
-            best = min(best, (time.perf_counter() - start) / every)
-        return best
+            bare.append((time.perf_counter() - start) / config.progress_every)
 
-    return run
+    with (
+        mock.patch.object(train.Run, "compile_step", compile_and_keep),
+        mock.patch.object(Report, "progress", progress_then_bare),
+    ):
+        loop = loop_turns(config, workdir, PAIRED_STEPS)
+    return list(zip(loop, bare[1:], strict=True))
 
 
-def loop_step(config, workdir: pathlib.Path) -> float:
+def loop_turns(config, workdir: pathlib.Path, steps: int) -> list[float]:
+    """Seconds a step in each report of a run but the first, which holds the start."""
+    config.total_steps = steps
     train.train_and_evaluate(config, workdir)
     rows = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     rates = [row["train/images_per_second"] for row in rows if "train/images_per_second" in row]
-    return config.batch / max(rates[1:])
+    return [config.batch / rate for rate in rates[1:]]
 
 
 def main():
