@@ -24,6 +24,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from vit_jax import commands
 from vit_jax.checkpoint import augreg, catalog
 
 
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args.run(args)
     except (ValueError, OSError) as e:
-        print(f"checkpoints: {' '.join(str(e).split())}", file=sys.stderr)
+        print(f"checkpoints: {commands.one_line(e)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("checkpoints: stopped; `fetch` again continues where it was", file=sys.stderr)

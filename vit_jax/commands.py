@@ -51,11 +51,18 @@ def explained(name: str, function: Callable[[], int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as e:
-        said = str(e).partition("\n-----")[0]  # what JAX says below it is of its own frames
-        print(f"{name}: {' '.join(said.split())}", file=sys.stderr)
+        print(f"{name}: {one_line(e)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def one_line(error: Exception) -> str:
+    """What a user needs of an error; of the system's own, the file and the reason."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}."
+    said = str(error).partition("\n-----")[0]  # what JAX says below it is of its own frames
+    return " ".join(said.split())
 
 
 def check_writable(path: str | os.PathLike | None) -> None:

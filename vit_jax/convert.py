@@ -10,7 +10,7 @@ renamed, transposed, summed and dropped.
 import argparse
 import sys
 
-from vit_jax import checkpoint
+from vit_jax import checkpoint, commands
 from vit_jax.checkpoint.conversion import TARGETS
 
 
@@ -40,24 +40,23 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--quiet", action="store_true", help="print one line only")
     args = parser.parse_args(argv)
-    try:
-        report = checkpoint.convert(
-            args.source,
-            args.target,
-            to=args.to,
-            num_heads=args.num_heads,
-            image_size=args.image_size,
-        )
-    except (ValueError, OSError) as e:
-        print(f"convert: {' '.join(str(e).split())}", file=sys.stderr)
-        return 1
+    return commands.explained("convert", lambda: run(args))
+
+
+def run(args: argparse.Namespace) -> None:
+    report = checkpoint.convert(
+        args.source,
+        args.target,
+        to=args.to,
+        num_heads=args.num_heads,
+        image_size=args.image_size,
+    )
     if not args.quiet:
         print("\n".join(report.lines))
     print(
         f"{args.source} ({report.source_format}) -> {args.target} ({report.target_format}): "
         f"{report.num_parameters:,} parameters"
     )
-    return 0
 
 
 def _size(text: str) -> tuple[int, int]:

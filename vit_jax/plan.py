@@ -193,7 +193,7 @@ def main(arguments: list[str]) -> int:
     try:
         fits = plan(options.config, options.topology, options.slices, options.utilisation)
     except (ValueError, OSError) as e:
-        print(f"plan: {e}", file=sys.stderr)
+        print(f"plan: {commands.one_line(e)}", file=sys.stderr)
         return 1
     return 0 if fits else 1
 

@@ -334,7 +334,7 @@ def main(arguments: list[str]) -> int:
         print(f"train: {stopped}", file=sys.stderr)
         return EXIT_PREEMPTED
     except (ValueError, OSError) as e:
-        print(f"train: {e}", file=sys.stderr)
+        print(f"train: {commands.one_line(e)}", file=sys.stderr)
         hosts.leave(1)
         return 1
     except jax.errors.JaxRuntimeError as e:
