@@ -22,8 +22,8 @@ RESULTS = pathlib.Path(__file__).parent / "results"
 def suite(peers_python: str | None) -> dict:
     measure = partial(model.measure, peers_python=peers_python)
     return {
-        "forward ViT-B_16": partial(measure, "ViT-B_16", "forward", 8),
-        "train ViT-S_16": partial(measure, "ViT-S_16", "train", 16),
+        "forward ViT-B_16": partial(measure, "ViT-B_16", "forward", 8, rounds=8),
+        "train ViT-S_16": partial(measure, "ViT-S_16", "train", 16, rounds=8),
         "forward ViT-Ti_16": partial(measure, "ViT-Ti_16", "forward", 16, rounds=3),
         "forward ViT-B_32": partial(measure, "ViT-B_32", "forward", 16, rounds=3),
         "forward ViT-L_16": partial(measure, "ViT-L_16", "forward", 4, rounds=3),

@@ -53,7 +53,7 @@ def draw(results: dict, path: pathlib.Path) -> None:
     axes.set_xlim(0, 1)
     axes.set_xlabel("share of the sgemm rate of the same run")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=True)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=5, frameon=False)
     figure.savefig(path, dpi=120)
 
 

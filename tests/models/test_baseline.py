@@ -1,11 +1,18 @@
 """The yardstick of benchmarks.model computes what our model computes, or the race is no race."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks.baseline import PlainViT
 from tests.reference import random_params
 from vit_jax import models
+from vit_jax.models import layers
+from vit_jax.models.sharding import BATCH
+from vit_jax.parallel.layout import make_mesh
+from vit_jax.parallel.topology import devices_of
 
 
 def test_plain_linen_vit_is_the_same_function_of_the_same_parameters():
@@ -21,3 +28,35 @@ def test_plain_linen_vit_is_the_same_function_of_the_same_parameters():
         plain.apply({"params": params}, images),
         atol=1e-5,
     )
+
+
+@pytest.mark.tpu
+def test_what_is_written_for_cpus_costs_a_tpu_no_bytes():
+    """The TPU compiler's own count of what its program reads and writes, against plain linen's."""
+    pytest.importorskip("libtpu", reason="no TPU compiler here: pip install 'jax[tpu]'")
+    config = models.full_model_config("ViT-S_16")
+    config.transformer.num_layers = 1
+    sizes = {name: config.transformer[name] for name in ("num_layers", "mlp_dim", "num_heads")}
+    ours = models.VisionTransformer(num_classes=1000, **config)
+    plain = PlainViT(1000, (16, 16), hidden_size=384, **sizes)
+    assert _bytes_on_tpu(ours) <= _bytes_on_tpu(plain)
+
+
+def _bytes_on_tpu(model) -> float:
+    """What one chip of four reads and writes in a forward pass of its 64 images."""
+    mesh = make_mesh(devices_of("v5e:2x2"), shards=4, tensor=1)
+    sharding = NamedSharding(mesh, PartitionSpec(BATCH))
+    images = jax.ShapeDtypeStruct((256, 224, 224, 3), jnp.bfloat16, sharding=sharding)
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 224, 224, 3)))["params"]
+    with jax.set_mesh(mesh):
+        forward = jax.jit(lambda params, images: model.apply({"params": params}, images))
+        return forward.lower(params, images).compile().cost_analysis()["bytes accessed"]
+
+
+def test_patches_are_embedded_alike_on_every_platform(monkeypatch):
+    embedding = layers.PatchEmbedding(features=24, patch_size=(8, 4))
+    images = jax.random.normal(jax.random.key(0), (2, 32, 24, 3))
+    params = random_params(embedding, images)
+    on_cpu = embedding.apply({"params": params}, images)
+    monkeypatch.setattr(layers, "target_platform", lambda: "tpu")
+    np.testing.assert_allclose(embedding.apply({"params": params}, images), on_cpu, atol=1e-5)

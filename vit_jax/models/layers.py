@@ -147,8 +147,7 @@ class MultiHeadDotProductAttention(nn.Module):
             self.sow("intermediates", "attention", weights, reduce_fn=keep_latest)
 
         kernel, out_bias = Projection((self.num_heads, head_dim), (width,), True, name="out")()
-        kernel = kernel.reshape(-1, width).astype(self.dtype)
-        y = y.reshape(*y.shape[:2], -1) @ kernel + out_bias.astype(self.dtype)
+        y = jnp.tensordot(y, kernel.astype(self.dtype), 2) + out_bias.astype(self.dtype)
         return constrain(y, BATCH)
 
     def _project(self, x: Array, context: Array, head_dim: int) -> tuple[Array, Array, Array]:
@@ -168,10 +167,9 @@ class MultiHeadDotProductAttention(nn.Module):
 
     def _dense(self, x: Array, kernel: Array, bias: Array | None) -> Array:
         """x · kernel over kernel's first axis, whatever the shape of the rest."""
-        y = x @ kernel.reshape(kernel.shape[0], -1).astype(self.dtype)
-        if bias is not None:
-            y = y + bias.reshape(-1).astype(self.dtype)
-        return y.reshape(*x.shape[:-1], *kernel.shape[1:])
+        # With the heads' axes in the product, a TPU writes them in the order attention reads them.
+        y = jnp.tensordot(x, kernel.astype(self.dtype), 1)
+        return y if bias is None else y + bias.astype(self.dtype)
 
 
 class Projection(nn.Module):
@@ -222,8 +220,8 @@ class PatchEmbedding(nn.Module):
     """Cuts the image into patches and maps each to a vector: a convolution whose stride is its
     kernel.
 
-    Computed as reshape and matmul, which is the same and faster on a CPU. `norm` puts a LayerNorm
-    on the raw patches and one on their vectors (lucidrains' ViT).
+    Computed as reshape and matmul on a CPU, which is the same and faster there. `norm` puts a
+    LayerNorm on the raw patches and one on their vectors (lucidrains' ViT).
     """
 
     features: int
@@ -248,6 +246,17 @@ class PatchEmbedding(nn.Module):
             )
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (ph, pw, c, self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
+
+        if target_platform() != "cpu" and not self.norm:
+            # Patches laid out as rows would be one more copy of the images.
+            x = jax.lax.conv_general_dilated(
+                images.astype(self.dtype),
+                kernel.astype(self.dtype),
+                window_strides=self.patch_size,
+                padding="VALID",
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            )
+            return constrain(x + bias.astype(self.dtype), BATCH)
 
         x = images.astype(self.dtype).reshape(b, height // ph, ph, width // pw, pw, c)
         x = x.transpose(0, 1, 3, 2, 4, 5).reshape(b, height // ph, width // pw, ph * pw * c)
