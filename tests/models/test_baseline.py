@@ -46,8 +46,8 @@ def _bytes_on_tpu(model) -> float:
     """What one chip of four reads and writes in a forward pass of its 64 images."""
     mesh = make_mesh(devices_of("v5e:2x2"), shards=4, tensor=1)
     sharding = NamedSharding(mesh, PartitionSpec(BATCH))
-    images = jax.ShapeDtypeStruct((256, 224, 224, 3), jnp.bfloat16, sharding=sharding)
-    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 224, 224, 3)))["params"]
+    images = jax.ShapeDtypeStruct((256, 64, 64, 3), jnp.bfloat16, sharding=sharding)
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 64, 64, 3)))["params"]
     with jax.set_mesh(mesh):
         forward = jax.jit(lambda params, images: model.apply({"params": params}, images))
         return forward.lower(params, images).compile().cost_analysis()["bytes accessed"]
