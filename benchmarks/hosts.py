@@ -120,7 +120,7 @@ def start(launch: Launch, workdir: pathlib.Path, cache: pathlib.Path) -> dict:
         "strategy": launch.strategy,
         "signal": launch.disturb.name if launch.disturb else None,
         "exit_codes": codes,
-        "last_checkpoint": max(steps),
+        "last_checkpoint": max(steps, default=None),
         **ended,
         "said": [text[:200] for text in said[:3]],
     }
