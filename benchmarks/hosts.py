@@ -122,7 +122,7 @@ def start(launch: Launch, workdir: pathlib.Path, cache: pathlib.Path) -> dict:
         "exit_codes": codes,
         "last_checkpoint": max(steps, default=None),
         **ended,
-        "said": [text[:200] for text in said[:3]],
+        "said": [text.replace(str(workdir), "WORKDIR")[:200] for text in said[:3]],
     }
 
 

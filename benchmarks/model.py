@@ -74,8 +74,8 @@ def measure(
         "resolution": resolution,
         "dtype": dtype,
         "calls": calls,
-        "torchvision_stub": str(STUB),
     }
+    with_stub = specification | {"torchvision_stub": str(STUB)}
     contestants = {
         "sgemm": Contestant("sgemm", specification | {"calls": 2}),
         "vit_jax": Contestant("vit_jax", specification, environment=HUGE_PAGES),
@@ -84,7 +84,7 @@ def measure(
     }
     if peers_python:
         for name in ("timm eager", "timm compiled"):
-            contestants[name] = Contestant(name, specification, python=peers_python)
+            contestants[name] = Contestant(name, with_stub, python=peers_python)
     for _ in range(rounds):
         for contestant in contestants.values():
             contestant.turn()

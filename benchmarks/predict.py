@@ -5,7 +5,7 @@
 Bare: all files decoded by the same code in as many threads, then all batches through the jitted
 model, and the two times added. Predict: the whole command, from listing the files to its lines,
 with what it compiles compiled before. They take turns in one process; the best round counts.
-Memory: peak of a process of its own for a fifth of the files, and for all of them.
+Memory: peak of a process of its own for a fifth of the files, for all, and for all four times over.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def one_round(loaded, paths: list[Path], folder: Path, weights: Path) -> tuple[f
 
 
 def memory(folder: Path, weights: Path, images: int) -> dict:
-    """Peak resident memory of the command, for some of the files and for all."""
+    """Peak resident memory of the command, by the number of files."""
     paths = sorted(map(str, folder.glob("*/*.jpg")))
     peaks = {}
     for count in (images // 5, images, 4 * images):
