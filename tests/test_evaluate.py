@@ -123,7 +123,7 @@ def test_features_are_probed_and_checkpoints_compared(digits_model, capsys, tmp_
         (["--split=validation"], "digits has no split 'validation'"),
         (["--dataset=nothing_like_it"], "neither a folder here nor a tensorflow-datasets name"),
         (["--dataset=classes"], "are not among the model's 10"),
-        (["--out=file/out"], "Not a directory"),
+        (["--out=file/out"], "is a file; --out takes a directory"),
     ],
 )
 def test_bad_input_is_one_line(digits_model, capsys, tmp_path, arguments, said):
@@ -150,3 +150,9 @@ def test_calibration_error_weighs_each_bin_by_its_examples():
     correct = np.array([1, 1, 0, 1])
     expected = (3 * (0.9 - 2 / 3) + 0.7) / 4
     assert calibration_error(confidence, correct) == pytest.approx(expected)
+
+
+def test_what_cannot_be_evaluated_leaves_no_folder(tmp_path, capsys):
+    assert evaluate.main([str(tmp_path / "missing"), "--out", str(tmp_path / "out")]) == 1
+    assert "There is no file or directory" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -79,6 +79,15 @@ def check_writable(path: str | os.PathLike | None) -> None:
         raise ValueError(f"{path} cannot be written: no permission. Choose another place.")
 
 
+def check_directory(out: Path) -> None:
+    """Refuses a directory that could not be made or written into, before the work begins."""
+    existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise ValueError(f"{existing} is a file; --out takes a directory.")
+    if not os.access(existing, os.W_OK):
+        raise ValueError(f"{out} cannot be written: no permission. Choose another place, --out.")
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """A name to write to; what is written there becomes `path` if all goes well, else nothing."""

@@ -65,13 +65,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(paths: Sequence[str], args: argparse.Namespace) -> None:
     out = Path(args.out).expanduser()
-    out.mkdir(parents=True, exist_ok=True)
-    commands.check_writable(out / "evaluation.json")
+    commands.check_directory(out)
     commands.use_compilation_cache()
     results = []
     for path in paths:
         classifier = checkpoint_options.load_checkpoint(path, args)
         result, matrix = evaluate(classifier, args)
+        out.mkdir(parents=True, exist_ok=True)
         results.append({"checkpoint": path, **result})
         print(describe(results[-1]))
         if matrix is not None:

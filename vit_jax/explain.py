@@ -15,7 +15,6 @@ Exit codes: 0 all went well, 3 some files could not be read (each is named, and 
 import argparse
 import difflib
 import math
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -59,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     out = Path(args.out).expanduser()
-    _check_directory(out)
+    commands.check_directory(out)
     paths = list(find_images(args.images, sys.stdin))
     commands.use_compilation_cache()
     classifier = checkpoint_options.load_checkpoint(args.checkpoint, args)
@@ -79,15 +78,6 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("None of the images could be read, so there is nothing to show.")
     write(out, args.checkpoint, classifier, explained)
     return EXIT_SOME_FAILED if len(explained) < len(paths) else 0
-
-
-def _check_directory(out: Path) -> None:
-    """Refuses a directory that could not be made or written into, before the work begins."""
-    existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not existing.is_dir():
-        raise ValueError(f"{existing} is a file; --out takes a directory.")
-    if not os.access(existing, os.W_OK):
-        raise ValueError(f"{out} cannot be written: no permission. Choose another place, --out.")
 
 
 def find_class(name: str, classifier: Classifier) -> int:
