@@ -10,9 +10,11 @@ import os
 import sys
 
 # Huge pages; and memory that was freed is kept for the next step, not handed back to the system.
+# One arena, because in the others glibc maps what is large anew each time, whatever mmap_max says.
 TUNABLE = ":".join(
     (
         "glibc.malloc.hugetlb=1",
+        "glibc.malloc.arena_max=1",
         "glibc.malloc.mmap_max=0",
         f"glibc.malloc.trim_threshold={2**36}",
     )

@@ -1,5 +1,7 @@
 """One function computes attention, and every kernel behind it computes the same."""
 
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,6 +39,18 @@ def test_kernel_computes_the_definition(kernel, with_bias):
     bias = bias if with_bias else None
     out = attention.dot_product_attention(q, k, v, bias=bias, kernel=kernel)
     np.testing.assert_allclose(out, plain(q, k, v, bias), atol=2e-6)  # float32 sums of 300 terms
+
+
+@pytest.mark.parametrize("num_parts", [2, 3, 5])  # examples, then heads, then as many as there are
+def test_parts_side_by_side_on_a_cpu_compute_the_definition(num_parts, monkeypatch):
+    q, k, v, _ = inputs(n=20, heads=4)
+    monkeypatch.setattr(attention, "CPU_PARTS", num_parts)
+    monkeypatch.setattr(attention, "CPU_PART_SIZE", 1)
+    attend = mock.Mock(wraps=attention._attend)
+    monkeypatch.setattr(attention, "_attend", attend)
+    out = attention.dot_product_attention(q, k, v)
+    np.testing.assert_allclose(out, plain(q, k, v), atol=2e-6)
+    assert attend.call_count == min(num_parts, 4)
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

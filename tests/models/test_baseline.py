@@ -1,5 +1,7 @@
 """The yardstick of benchmarks.model computes what our model computes, or the race is no race."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +29,24 @@ def test_plain_linen_vit_is_the_same_function_of_the_same_parameters():
         ours.apply({"params": params}, images),
         plain.apply({"params": params}, images),
         atol=1e-5,
+    )
+
+
+def test_kernels_as_a_cpu_learns_them_have_the_same_derivatives_both_ways(monkeypatch):
+    block = layers.EncoderBlock(mlp_dim=48, num_heads=3)
+    x = jax.random.normal(jax.random.key(1), (2, 5, 24))
+    params = jax.jit(functools.partial(block.init, train=True))(jax.random.key(0), x)["params"]
+
+    def derivatives():
+        def loss(params):
+            return (block.apply({"params": params}, x, train=True) ** 2).sum()
+
+        return jax.grad(loss)(params), jax.jvp(loss, (params,), (params,))[1]
+
+    on_cpu = derivatives()
+    monkeypatch.setattr(layers, "on_one_cpu", lambda: False)
+    assert jax.tree.all(
+        jax.tree.map(lambda a, b: np.allclose(a, b, rtol=1e-5), on_cpu, derivatives())
     )
 
 
