@@ -31,7 +31,7 @@ OPTIONS = ("--config.optimizer=sgd", "--config.base_lr=0.1", "--config.optim_dty
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One start of the job; `disturb` is a signal for one process after a line of the first."""
+    """One start of the job; `disturb` is a signal for one process, once a checkpoint is there."""
 
     processes: int
     devices: int  # of each process
@@ -104,15 +104,14 @@ def start(launch: Launch, workdir: pathlib.Path, cache: pathlib.Path) -> dict:
         )
         for index in range(launch.processes)
     ]
-    told, disturbed = [], None
+    told, disturbed, before = [], None, last_step(workdir)
     for line in processes[0].stderr:
         told.append(line.strip())
-        if launch.disturb and disturbed is None and line.startswith("step 5"):
+        if launch.disturb and disturbed is None and last_step(workdir) > before:
             processes[-1].send_signal(launch.disturb)
             disturbed = time.monotonic()
     codes = [process.wait() for process in processes]
     ended = {"seconds_to_stop": round(time.monotonic() - disturbed, 1)} if disturbed else {}
-    steps = [int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdigit()]
     said = [t for t in told if re.search(r"Saved step|Resumed|Finished|unhealthy|heartbeat", t)]
     return {
         "processes": launch.processes,
@@ -120,10 +119,16 @@ def start(launch: Launch, workdir: pathlib.Path, cache: pathlib.Path) -> dict:
         "strategy": launch.strategy,
         "signal": launch.disturb.name if launch.disturb else None,
         "exit_codes": codes,
-        "last_checkpoint": max(steps, default=None),
+        "last_checkpoint": last_step(workdir),
         **ended,
         "said": [text.replace(str(workdir), "WORKDIR")[:200] for text in said[:3]],
     }
+
+
+def last_step(workdir: pathlib.Path) -> int:
+    """Of the checkpoints that are there; 0 if none."""
+    steps = (workdir / "checkpoints").glob("*")
+    return max((int(path.name) for path in steps if path.name.isdigit()), default=0)
 
 
 def command(launch: Launch, workdir, cache, port: int, index: int) -> list[str]:
