@@ -154,4 +154,5 @@ def explain_flag_error(error: Exception) -> str:
         hint = f" Did you mean {near[1]!r}?" if near else " --help lists all options."
         return f"there is no option {key[1]!r} in the config.{hint}"
     last = text.strip().splitlines()[-1].strip()
-    return re.sub(r"^\w*Error: ", "", last)
+    last = re.sub(r"^\w*Error: ", "", last)
+    return re.sub(r"^\[Errno \d+\] (.+): '(.*)'$", r"\2: \1.", last)

@@ -33,6 +33,7 @@ def test_a_plan_without_an_accelerator_tells_sizes_memory_and_time():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--config=nothere.py"], "plan: nothere.py: No such file or directory."),
         (["--topology=v9:2x2"], "plan: --topology='v9:2x2' is not GENERATION:SHAPE"),
         (
             ["--config.bach=3"],

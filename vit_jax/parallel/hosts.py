@@ -5,6 +5,7 @@ JAX ends every other one with a message: the job's launcher may start all of the
 """
 
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -33,12 +34,15 @@ def connect(coordinator: str | None, num_processes: int | None, process_id: int 
             )
         method = {"cluster_detection_method": "deactivate"}
         jax.distributed.initialize(coordinator, num_processes, process_id, **method, **watched)
-        return
-    try:
-        jax.distributed.initialize(**watched)
-    except ValueError as e:
-        if "coordinator_address" not in str(e):
-            raise
+    else:
+        try:
+            jax.distributed.initialize(**watched)
+        except ValueError as e:
+            if "coordinator_address" not in str(e):
+                raise
+            return
+    # JAX aborts where another process died, and says so; a Python stack would bury the message.
+    faulthandler.disable()
 
 
 def is_first() -> bool:
