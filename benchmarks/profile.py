@@ -43,7 +43,7 @@ KINDS = {
 def measure(model: str, mode: str, batch: int, calls: int) -> dict:
     specification = {"model": model, "mode": mode, "batch": batch}
     call = ours(specification | {"dtype": "float32", "resolution": 224})
-    for _ in range(4):  # the first ones also fetch memory that later ones find there
+    for _ in range(12):  # the first ones also fetch memory that later ones find there
         call()
     with tempfile.NamedTemporaryFile(suffix=".data") as samples:
         command = ["perf", "record", "-e", "cpu-clock", "-F", "499", "-p", str(os.getpid())]
