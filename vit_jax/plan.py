@@ -74,7 +74,7 @@ def plan_for(program: Program, topology: str, slices: int, share: float) -> bool
     for change, changed, its_layout in what_would_fit(program, layout, topology, slices):
         result = compile_step(changed, its_layout)
         verdict = "fits" if result.fits else "does not fit"
-        print(f"  with {change}: {gib(result.bytes)} a chip, {verdict}", flush=True)
+        print(f"  with {change}: {in_bytes(result.bytes)} a chip, {verdict}", flush=True)
         if result.fits:
             return False
     print("  nothing tried fits; the model needs more chips, or a tensor axis")
@@ -138,9 +138,9 @@ def memory_rows(program: Program, layout: Layout) -> dict[str, str]:
     one = fit.footprint(program, layout)
     rows = {"devices": str(layout)}
     for name, value in dataclasses.asdict(one).items():
-        rows[name] = f"{gib(value)} a device"
+        rows[name] = f"{in_bytes(value)} a device"
     rows["activations"] += ", an estimate: what the backward pass keeps, before fusion"
-    rows["in all"] = f"{gib(one.total)} a device, an estimate"
+    rows["in all"] = f"{in_bytes(one.total)} a device, an estimate"
     return rows
 
 
@@ -148,13 +148,13 @@ def compiled_rows(compiled: Compiled, topology: str) -> dict[str, str]:
     limit = chip_of(topology).memory
     rows = {
         "compiled": f"in {compiled.seconds:.0f} s ({compiled.cpu_seconds:.0f} s of CPU)",
-        "memory": f"{gib(compiled.bytes)} of {gib(limit)} a chip: "
+        "memory": f"{in_bytes(compiled.bytes)} of {in_bytes(limit)} a chip: "
         + ("it fits" if compiled.fits else "it does NOT fit"),
     }
     for kind, about in compiled.collectives.items():
         rows[kind] = (
-            f"{about['count']} in the program, {gib(about['bytes'])} in all, "
-            f"the largest {about['largest'] / 2**20:.1f} MiB"
+            f"{about['count']} in the program, {in_bytes(about['bytes'])} in all, "
+            f"the largest {in_bytes(about['largest'])}"
         )
     return rows
 
@@ -163,7 +163,7 @@ def time_rows(program: Program, topology: str, chips: int, share: float) -> dict
     seconds = cost.step_flops(program) / (chips * chip_of(topology).peak * share)
     days = seconds * program.config.total_steps / 86_400
     return {
-        "time": f"about {1e3 * seconds:,.0f} ms a step, {days:.2g} days for the recipe: an "
+        "time": f"about {1e3 * seconds:,.3g} ms a step, {days:.2g} days for the recipe: an "
         f"estimate from {cost.step_flops(program):.3g} FLOP a step at {100 * share:.0f} % of peak"
     }
 
@@ -180,8 +180,8 @@ def rows(table: dict[str, str]) -> str:
     return "\n".join(f"  {name:<18} {value}" for name, value in table.items())
 
 
-def gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
+def in_bytes(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.1f} MiB"
 
 
 def main(arguments: list[str]) -> int:
@@ -190,6 +190,8 @@ def main(arguments: list[str]) -> int:
         return 1
     absl_logging.set_verbosity(absl_logging.ERROR)
     options = flags.FLAGS
+    if options.topology:  # the compiler's library would look for a TPU here, and complain
+        jax.config.update("jax_platforms", "cpu")
     try:
         fits = plan(options.config, options.topology, options.slices, options.utilisation)
     except (ValueError, OSError) as e:

@@ -9,7 +9,7 @@ import pytest
 from tests.parallel.programs import make_program
 from vit_jax import plan
 from vit_jax.parallel.layout import bytes_per_device, make_layout
-from vit_jax.parallel.topology import compile_step, devices_of
+from vit_jax.parallel.topology import _wanted, compile_step, devices_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +52,22 @@ def test_what_cannot_be_planned_is_one_line(options, message):
 def test_doubling_a_topology_lengthens_its_shortest_side():
     assert plan.doubled("v5e:8x16") == "v5e:16x16"
     assert plan.doubled("v5p:4x4x8") == "v5p:8x4x8"
+
+
+@pytest.mark.parametrize(
+    ("message", "size"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (50.5G) exceeds available HBM (15.75G).",
+            50.5 * 2**30,
+        ),
+        ("XLA:TPU compile permanent error. Ran out of memory. Used 512M of 15.75G", 2**29),
+        ("RESOURCE_EXHAUSTED: something else", 0),
+    ],
+)
+def test_what_a_step_wanted_is_read_from_the_compiler_s_complaint(message, size):
+    assert _wanted(message) == size
 
 
 @pytest.mark.tpu

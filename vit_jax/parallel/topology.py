@@ -110,7 +110,11 @@ def devices_of(topology: str, num_slices: int = 1) -> Sequence[jax.Device]:
 
 
 def _wanted(message: str) -> int:
-    """The bytes a program needed, out of the compiler's complaint."""
+    """The bytes a program needed, out of the compiler's complaint; 0 if it does not say."""
     units = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-    match = re.search(r"[Uu]sed ([\d.]+)([KMGT]?) of", message)
-    return int(float(match[1]) * units[match[2]]) if match else 0
+    size = r"([\d.]+)([KMGT]?)"
+    match = re.search(rf"[Uu]sed {size} of|temporaries \({size}\) exceeds", message)
+    if match is None:
+        return 0
+    number, unit = (group for group in match.groups() if group is not None)
+    return int(float(number) * units[unit])
