@@ -162,9 +162,10 @@ def compiled_rows(compiled: Compiled, topology: str) -> dict[str, str]:
 def time_rows(program: Program, topology: str, chips: int, share: float) -> dict[str, str]:
     seconds = cost.step_flops(program) / (chips * chip_of(topology).peak * share)
     days = seconds * program.config.total_steps / 86_400
+    ms = f"{1e3 * seconds:,.{0 if seconds > 0.01 else 2}f}"
     return {
-        "time": f"about {1e3 * seconds:,.{0 if seconds > 0.01 else 2}f} ms a step, {days:.2g} days for the recipe: an "
-        f"estimate from {cost.step_flops(program):.3g} FLOP a step at {100 * share:.0f} % of peak"
+        "time": f"about {ms} ms a step, {days:.2g} days for the recipe: an estimate from "
+        f"{cost.step_flops(program):.3g} FLOP a step at {100 * share:.0f} % of peak"
     }
 
 
