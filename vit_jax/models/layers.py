@@ -154,7 +154,7 @@ class MultiHeadDotProductAttention(nn.Module):
             self.sow("intermediates", "attention", weights, reduce_fn=keep_latest)
 
         kernel, out_bias = Projection((self.num_heads, head_dim), (width,), True, name="out")()
-        kernel = learned(kernel, train, num_inputs=2).astype(self.dtype)
+        kernel = with_fast_gradient(kernel, train, num_inputs=2).astype(self.dtype)
         y = jnp.tensordot(y, kernel, 2) + out_bias.astype(self.dtype)
         return constrain(y, BATCH)
 
@@ -170,7 +170,7 @@ class MultiHeadDotProductAttention(nn.Module):
             # One matmul three times as wide keeps a CPU's cores busier than three.
             kernels, biases = zip(*parameters.values(), strict=True)
             bias = jnp.stack(biases) if self.qkv_bias else None
-            kernel = learned(jnp.stack(kernels, axis=1), train)
+            kernel = with_fast_gradient(jnp.stack(kernels, axis=1), train)
             y = self._dense(x, kernel, bias)  # b n 3 h e
             return y[:, :, 0], y[:, :, 1], y[:, :, 2]
         inputs = {"query": x, "key": context, "value": context}
@@ -197,7 +197,7 @@ class Projection(nn.Module):
         return kernel, bias
 
 
-def learned(kernel: Array, train: bool, num_inputs: int = 1) -> Array:
+def with_fast_gradient(kernel: Array, train: bool, num_inputs: int = 1) -> Array:
     """The same kernel; in training on a CPU so written that its gradient takes less time.
 
     XLA:CPU has a fast product for gᵀ·x but not for xᵀ·g, and turns the one into the other unless a
@@ -233,7 +233,7 @@ class MlpBlock(nn.Module):
         return nn.Dense(
             features,
             dot_general=lambda x, kernel, *args, **kwargs: jax.lax.dot_general(
-                x, learned(kernel, train), *args, **kwargs
+                x, with_fast_gradient(kernel, train), *args, **kwargs
             ),
             kernel_init=nn.initializers.xavier_uniform(),
             bias_init=nn.initializers.normal(stddev=1e-6),
