@@ -17,10 +17,10 @@ from vit_jax.models.sharding import BATCH, TENSOR, automatic_mesh, on_one_cpu, t
 # Sequences at least this long get a kernel that never holds the whole n × n matrix.
 LONG_SEQUENCE = 1024
 QUERY_CHUNK = 256
-# XLA:CPU runs a batched product of this size on one core, so attention is so many products, side by
-# side, each of at least so many multiplications.
+# XLA:CPU runs a batched product of this size on one core. So attention is so many products of some
+# heads each, side by side, where a head has at least so many multiplications.
 CPU_PARTS = min(8, os.cpu_count() or 1)
-CPU_PART_SIZE = 2**22
+CPU_PART_SIZE = 2**20
 
 
 def dot_product_attention(
@@ -96,14 +96,11 @@ def _xla(query, key, value, bias=None, dropout_rate=0.0, dropout_rng=None):
 
 
 def _attend_in_parts(q, k, v):  # each b h n d
-    """Some examples, or else heads, at a time, side by side on a CPU's cores."""
-    parts = min(CPU_PARTS, q.size * k.shape[2] // CPU_PART_SIZE)
-    axis = 0 if q.shape[0] >= parts else 1
-    parts = min(parts, q.shape[axis])
-    if parts <= 1:
-        return _attend(q, k, v)
-    split = zip(*(jnp.array_split(x, parts, axis) for x in (q, k, v)), strict=True)
-    return jnp.concatenate([_attend(*part) for part in split], axis)
+    """Some heads at a time, side by side on a CPU's cores."""
+    large = q.shape[2] * k.shape[2] * q.shape[3] >= CPU_PART_SIZE
+    parts = min(CPU_PARTS, q.shape[1]) if large else 1
+    split = zip(*(jnp.array_split(x, parts, axis=1) for x in (q, k, v)), strict=True)
+    return jnp.concatenate([_attend(*part) for part in split], axis=1)
 
 
 def _attend(q, k, v, bias=None, dropout_rate=0.0, dropout_rng=None):  # each b h n d
