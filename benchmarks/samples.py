@@ -1,6 +1,6 @@
 """What a CPU does during a forward pass or train step, sampled by Linux' perf.
 
-    python -m benchmarks.profile [--model ViT-S_16 --mode train --batch 16] [--out FILE]
+    python -m benchmarks.samples [--model ViT-S_16 --mode train --batch 16] [--out FILE]
 
 Every sample is sorted by the function it fell into: XLA's matrix products and what they need,
 the loops XLA writes itself, memory, and the rest. Needs `perf`.
