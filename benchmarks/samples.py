@@ -12,7 +12,8 @@ import tempfile
 from vit_jax.huge_pages import use_huge_pages
 
 if __name__ == "__main__":
-    os.environ.setdefault("XLA_FLAGS", f"--xla_dump_to={tempfile.mkdtemp()}")
+    if "xla_dump_to" not in os.environ.get("XLA_FLAGS", ""):  # or it was started anew already
+        os.environ["XLA_FLAGS"] = f"--xla_dump_to={tempfile.mkdtemp()}"
     use_huge_pages()
 
 import argparse
@@ -20,8 +21,10 @@ import collections
 import functools
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -91,8 +94,11 @@ def is_from_xla(address: int) -> bool:
 
 @functools.cache
 def dumped_code() -> bytes:
-    directory = re.search(r"xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])[1]
-    return b"".join(path.read_bytes() for path in pathlib.Path(directory).glob("*.o"))
+    return b"".join(path.read_bytes() for path in dump_directory().glob("*.o"))
+
+
+def dump_directory() -> pathlib.Path:
+    return pathlib.Path(re.search(r"xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])[1])
 
 
 def main() -> None:
@@ -103,7 +109,12 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=6)
     parser.add_argument("--out")
     args = parser.parse_args()
-    machine.report(measure(args.model, args.mode, args.batch, args.calls), args.out)
+    try:
+        if shutil.which("perf") is None:
+            sys.exit("samples: there is no perf here; on Debian: apt install linux-perf")
+        machine.report(measure(args.model, args.mode, args.batch, args.calls), args.out)
+    finally:
+        shutil.rmtree(dump_directory())
 
 
 if __name__ == "__main__":
