@@ -73,7 +73,8 @@ def main() -> None:
     for case in all_cases():
         if options.only in case.name and case.name not in results["cases"]:
             results["about"] = about(("jax", "jaxlib", "flax", "libtpu"))
-            results["cases"][case.name] = run(case, options.limit)
+            commit = {"commit": results["about"]["commit"]}
+            results["cases"][case.name] = run(case, options.limit) | commit
             print(case.name, results["cases"][case.name], flush=True)
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -6,6 +6,7 @@ stay in float32 whatever `dtype` is.
 """
 
 import math
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -71,7 +72,7 @@ class EncoderBlock(nn.Module):
             dtype=self.dtype,
             kernel=self.attention_kernel,
         )(y, bias=bias, train=train)
-        y = nn.Dropout(self.dropout_rate, deterministic=not train)(y)
+        y = Dropout(self.dropout_rate)(y, train=train)
         if self.layer_scale is not None:
             y = LayerScale(self.layer_scale, dtype=self.dtype)(y)
         x = x + self._drop_path(y, drop_path_rate, train)
@@ -92,6 +93,24 @@ class EncoderBlock(nn.Module):
         keep = 1.0 - rate
         kept = jax.random.bernoulli(self.make_rng("dropout"), keep, (y.shape[0], 1, 1))
         return jnp.where(kept, y / jnp.asarray(keep, y.dtype), 0)
+
+
+class Dropout(nn.Module):
+    """linen's dropout, number for number, with the mask made before it is used.
+
+    Left to itself a TPU compiler puts the random numbers into the matrix product next to them, and
+    takes minutes for it.
+    """
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: Array, *, train: bool) -> Array:
+        if not train or self.rate == 0.0:
+            return x
+        keep = 1.0 - self.rate
+        kept = jax.random.bernoulli(self.make_rng("dropout"), keep, x.shape)
+        return jnp.where(jax.lax.optimization_barrier(kept), x / keep, 0)
 
 
 class LayerScale(nn.Module):
@@ -224,7 +243,7 @@ class MlpBlock(nn.Module):
     def __call__(self, x: Array, *, train: bool) -> Array:  # x: b n d
         if self.gelu not in GELU:
             raise ValueError(f"No GELU {self.gelu!r}; choose {' or '.join(GELU)}.")
-        drop = nn.Dropout(self.dropout_rate, deterministic=not train)
+        drop = partial(Dropout(self.dropout_rate), train=train)
         y = GELU[self.gelu](self._dense(self.mlp_dim, train, "Dense_0")(x))  # b n m
         y = drop(constrain(y, BATCH, None, TENSOR))
         return drop(constrain(self._dense(x.shape[-1], train, "Dense_1")(y), BATCH))

@@ -17,7 +17,14 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from vit_jax.models.hybrid import resnet_stem
-from vit_jax.models.layers import EncoderBlock, MAPHead, PatchEmbedding, keep_latest, perturbed
+from vit_jax.models.layers import (
+    Dropout,
+    EncoderBlock,
+    MAPHead,
+    PatchEmbedding,
+    keep_latest,
+    perturbed,
+)
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.models.sharding import BATCH, constrain
 from vit_jax.models.stacking import stack_blocks, unstack_blocks
@@ -64,7 +71,7 @@ class Encoder(nn.Module):
     def __call__(self, x: Array, *, train: bool) -> Array:  # x: b n d
         n = x.shape[1]
         x = PositionEmbedding(self.position, self.grid, name="posembed_input")(x)
-        x = nn.Dropout(self.dropout_rate, deterministic=not train)(x)
+        x = Dropout(self.dropout_rate)(x, train=train)
         if self.num_registers:
             shape = (1, self.num_registers, x.shape[-1])
             registers = self.param("registers", nn.initializers.normal(stddev=0.02), shape)
