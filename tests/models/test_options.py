@@ -36,6 +36,27 @@ def assert_trees_close(a, b, atol):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol, rtol=1e-5), a, b)
 
 
+def test_dropout_is_linens_number_for_number():
+    class Ours(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            drop = layers.Dropout(0.3)
+            return layers.Dropout(0.1)(drop(drop(x, train=True), train=True), train=True)
+
+    class Theirs(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            drop = nn.Dropout(0.3, deterministic=False)
+            return nn.Dropout(0.1, deterministic=False)(drop(drop(x)))
+
+    ours, theirs = (
+        m.apply({}, IMAGE, rngs={"dropout": jax.random.key(0)}) for m in (Ours(), Theirs())
+    )
+    np.testing.assert_array_equal(ours, theirs)
+    assert 0.5 < (ours == 0).mean() < 0.6  # 1 - 0.7 * 0.7 * 0.9
+    np.testing.assert_array_equal(layers.Dropout(0.3).apply({}, IMAGE, train=False), IMAGE)
+
+
 # Scan over layers and rematerialisation
 
 

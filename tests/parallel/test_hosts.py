@@ -35,11 +35,14 @@ def start(workdir, cache, *options, devices=2):
     )
 
 
-def start_two(workdir, cache):
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    several = (f"--coordinator=127.0.0.1:{port}", "--num_processes=2")
+        return probe.getsockname()[1]
+
+
+def start_two(workdir, cache):
+    several = (f"--coordinator=127.0.0.1:{free_port()}", "--num_processes=2")
     options = ("--config.parallel.strategy=fsdp", *several)
     return [start(workdir, cache, *options, f"--process_id={i}") for i in range(2)]
 
@@ -75,6 +78,37 @@ def test_two_processes_stop_together_and_end_as_one_process_would(tmp_path):
         for name in ("two", "alone")
     }
     assert len(evaluations) == 1  # the same accuracy of the same number of examples
+
+
+def test_a_process_that_dies_stops_the_other_with_a_message():
+    script = """if True:
+        import sys, time
+        from vit_jax.parallel import hosts
+        hosts.HEARTBEAT = 10
+        hosts.connect(sys.argv[1], 2, int(sys.argv[2]))
+        hosts.wait_for_all("start")
+        print("started", flush=True)
+        time.sleep(600)
+    """
+    address = f"127.0.0.1:{free_port()}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-c", script, address, str(index)],
+            cwd=ROOT,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    assert [process.stdout.readline() for process in processes] == ["started\n"] * 2
+    processes[1].kill()
+    _, told = processes[0].communicate(timeout=120)
+    processes[1].communicate()
+    assert processes[0].returncode != 0
+    assert "unhealthy (stopped sending heartbeats):\n1\n" in told, told
+    assert "Fatal Python error" not in told  # no stack of ours to bury the message
 
 
 def test_flags_of_several_processes_go_together():
