@@ -5,7 +5,6 @@
 ViT-S/16 with 4 to 32 layers. Every program is compiled afresh, in turns, best of N.
 """
 
-import argparse
 import time
 
 import jax
@@ -54,12 +53,5 @@ def compile_seconds(scan: bool, depth: int) -> float:
     return time.perf_counter() - start
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out")
-    args = parser.parse_args()
-    machine.report(measure(), args.out)
-
-
 if __name__ == "__main__":
-    main()
+    machine.command(__doc__, measure)

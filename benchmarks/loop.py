@@ -15,7 +15,6 @@ from vit_jax.huge_pages import use_huge_pages
 if __name__ == "__main__":
     use_huge_pages()
 
-import argparse
 import json
 import pathlib
 import tempfile
@@ -121,12 +120,5 @@ def loop_turns(config, workdir: pathlib.Path, steps: int) -> list[float]:
     return [config.batch / rate for rate in rates[1:]]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out")
-    args = parser.parse_args()
-    machine.report(measure(), args.out)
-
-
 if __name__ == "__main__":
-    main()
+    machine.command(__doc__, measure)

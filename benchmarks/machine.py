@@ -1,5 +1,6 @@
 """What a figure was measured on: commit, machine, versions."""
 
+import argparse
 import datetime
 import importlib.metadata
 import json
@@ -7,6 +8,7 @@ import os
 import pathlib
 import platform
 import subprocess
+from collections.abc import Callable
 
 
 def about(packages=("jax", "flax", "numpy", "orbax-checkpoint")) -> dict:
@@ -22,6 +24,14 @@ def about(packages=("jax", "flax", "numpy", "orbax-checkpoint")) -> dict:
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
+
+
+def command(doc: str, measure: Callable[[], dict]) -> None:
+    """A benchmark whose one option is the file that keeps its figures."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--out", help="a JSON file for the figures")
+    out = parser.parse_args().out
+    report(measure(), out)
 
 
 def report(figures: dict, out: str | None) -> None:

@@ -6,7 +6,6 @@ Imports are timed in fresh processes, in turns, best of N. The first step is the
 the start of the process, with a compilation cache that is cold, then warm.
 """
 
-import argparse
 import pathlib
 import subprocess
 import sys
@@ -56,12 +55,5 @@ def first_step_seconds(directory: str) -> float:
     return round(seconds, 1)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out")
-    args = parser.parse_args()
-    machine.report(measure(), args.out)
-
-
 if __name__ == "__main__":
-    main()
+    machine.command(__doc__, measure)
