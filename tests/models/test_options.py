@@ -57,6 +57,15 @@ def test_dropout_is_linens_number_for_number():
     np.testing.assert_array_equal(layers.Dropout(0.3).apply({}, IMAGE, train=False), IMAGE)
 
 
+def test_dropping_all_gives_zeros_and_gradients_of_zero():
+    rngs = {"dropout": jax.random.key(0)}
+    value, gradient = jax.value_and_grad(
+        lambda x: layers.Dropout(1.0).apply({}, x, train=True, rngs=rngs).sum()
+    )(IMAGE)
+    assert value == 0
+    np.testing.assert_array_equal(gradient, jnp.zeros_like(IMAGE))
+
+
 # Scan over layers and rematerialisation
 
 

@@ -102,10 +102,14 @@ def test_a_process_that_dies_stops_the_other_with_a_message():
         )
         for index in range(2)
     ]
-    assert [process.stdout.readline() for process in processes] == ["started\n"] * 2
-    processes[1].kill()
-    _, told = processes[0].communicate(timeout=120)
-    processes[1].communicate()
+    try:
+        assert [process.stdout.readline() for process in processes] == ["started\n"] * 2
+        processes[1].kill()
+        _, told = processes[0].communicate(timeout=120)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
     assert processes[0].returncode != 0
     assert "unhealthy (stopped sending heartbeats):\n1\n" in told, told
     assert "Fatal Python error" not in told  # no stack of ours to bury the message

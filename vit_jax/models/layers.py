@@ -108,6 +108,8 @@ class Dropout(nn.Module):
     def __call__(self, x: Array, *, train: bool) -> Array:
         if not train or self.rate == 0.0:
             return x
+        if self.rate == 1.0:  # nothing is left, and nothing is divided by zero
+            return jnp.zeros_like(x)
         keep = 1.0 - self.rate
         kept = jax.random.bernoulli(self.make_rng("dropout"), keep, x.shape)
         return jnp.where(jax.lax.optimization_barrier(kept), x / keep, 0)
