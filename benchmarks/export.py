@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks import machine
 from vit_jax import data, evaluate, export, load
-from vit_jax.quantize import WEIGHTS
+from vit_jax.exporting.quantize import WEIGHTS
 
 
 def main() -> None:

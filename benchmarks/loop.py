@@ -10,7 +10,7 @@ it, and the median counts. The readers are a case of their own, in whole runs th
 runs on the same batch: on two cores they compete with the step, and would with the bare one.
 """
 
-from vit_jax.huge_pages import use_huge_pages
+from vit_jax.cli.huge_pages import use_huge_pages
 
 if __name__ == "__main__":
     use_huge_pages()
@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks import machine
 from vit_jax import data, train
 from vit_jax.configs import quickstart as recipe
-from vit_jax.training.report import Report
+from vit_jax.run.report import Report
 
 ROUNDS = 3
 PAIRED_STEPS, STEPS = 400, 120

@@ -19,7 +19,7 @@ import sys
 from benchmarks import machine
 from benchmarks.contestants import SGEMM_SIZE
 from vit_jax import models
-from vit_jax.huge_pages import TUNABLE
+from vit_jax.cli.huge_pages import TUNABLE
 
 STUB = pathlib.Path(__file__).parents[2] / "shared" / "tools"
 HUGE_PAGES = {"GLIBC_TUNABLES": TUNABLE}

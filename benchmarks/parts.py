@@ -8,7 +8,7 @@ NumPy's sgemm. Between the second and the third lies what XLA's products lose, b
 the second all the rest. Then the model again, with one kind of operation left out at a time.
 """
 
-from vit_jax.huge_pages import use_huge_pages
+from vit_jax.cli.huge_pages import use_huge_pages
 
 if __name__ == "__main__":
     use_huge_pages()

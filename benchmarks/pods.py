@@ -100,8 +100,8 @@ def run(case: Case, limit: float) -> dict:
 def work(case: Case, seconds: int, send) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     from configs import scratch
-    from vit_jax.parallel.layout import bytes_per_device, make_layout
-    from vit_jax.parallel.topology import compile_step, devices_of
+    from vit_jax.parallel.mesh import bytes_per_device, make_layout
+    from vit_jax.planning.topology import compile_step, devices_of
     from vit_jax.training.program import Program
 
     config = scratch.get_config(f"{case.model},imagenet2012")

@@ -9,7 +9,7 @@ the loops XLA writes itself, memory, and the rest. Needs `perf`.
 import os
 import tempfile
 
-from vit_jax.huge_pages import use_huge_pages
+from vit_jax.cli.huge_pages import use_huge_pages
 
 if __name__ == "__main__":
     if "xla_dump_to" not in os.environ.get("XLA_FLAGS", ""):  # or it was started anew already

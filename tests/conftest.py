@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from vit_jax import commands
+from vit_jax.cli import command as commands
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,8 +10,9 @@ renamed, transposed, summed and dropped.
 import argparse
 import sys
 
-from vit_jax import checkpoint, commands
+from vit_jax import checkpoint
 from vit_jax.checkpoint.conversion import TARGETS
+from vit_jax.cli import command as commands
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ ridge regression from 1, 5, 10 and 25 examples of each class, and a vote of the 
 Prints a report, and writes evaluation.json and confusion_matrix.png into --out.
 """
 
-from vit_jax.huge_pages import use_huge_pages
+from vit_jax.cli.huge_pages import use_huge_pages
 
 if __name__ == "__main__":
     use_huge_pages()  # may start this process anew, so before what is slow to import
@@ -28,14 +28,16 @@ import jax
 import ml_collections
 import numpy as np
 
-from vit_jax import checkpoint_options, commands, data
+from vit_jax import data
 from vit_jax import labels as label_lists
 from vit_jax.classifier import Classifier
+from vit_jax.cli import command as commands
+from vit_jax.cli import options as checkpoint_options
 from vit_jax.config import DATA_SET, fine_tuning
-from vit_jax.training import probes
-from vit_jax.training.confusion import MOST_CLASSES, confusion_matrix, draw_confusion
-from vit_jax.training.metrics import calibration_error, score_examples
-from vit_jax.training.report import class_table
+from vit_jax.evaluation import probes
+from vit_jax.evaluation.confusion import MOST_CLASSES, confusion_matrix, draw_confusion
+from vit_jax.evaluation.scores import calibration_error, score_examples
+from vit_jax.run.report import class_table
 
 Examples = dict[str, np.ndarray]  # a row an example
 

@@ -23,8 +23,9 @@ import jax
 import numpy as np
 from PIL import Image
 
-from vit_jax import checkpoint_options, commands
 from vit_jax.classifier import Classifier
+from vit_jax.cli import command as commands
+from vit_jax.cli import options as checkpoint_options
 from vit_jax.data.decode import decode
 from vit_jax.data.files import find_images
 from vit_jax.data.images import crop

@@ -28,10 +28,11 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import checkpoint_options, commands
 from vit_jax.classifier import Classifier
+from vit_jax.cli import command as commands
+from vit_jax.cli import options as checkpoint_options
+from vit_jax.exporting.quantize import WEIGHTS
 from vit_jax.models.attention import LONG_SEQUENCE
-from vit_jax.quantize import WEIGHTS
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 _LOADER = "run_model.py"
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     if args.onnx and args.weights == "bfloat16":
         raise ValueError("--onnx goes with float32 or int8 weights: few runtimes know bfloat16.")
     if args.onnx:
-        from vit_jax import onnx  # says at once if the converter is missing
+        from vit_jax.exporting import onnx  # says at once if the converter is missing
     classifier = checkpoint_options.load_checkpoint(args.checkpoint, args)
     function = portable_function(classifier, args.weights)
     partial = out.parent / f".{out.name}.{os.getpid()}.partial"
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         (partial / "model.jax").write_bytes(serialize(function, image_shape(classifier)))
         (partial / "card.json").write_text(json.dumps(classifier.card, indent=1) + "\n")
-        loader = importlib.resources.files("vit_jax").joinpath(_LOADER)
+        loader = importlib.resources.files("vit_jax.exporting").joinpath(_LOADER)
         (partial / _LOADER).write_bytes(loader.read_bytes())
         if args.onnx:
             onnx.write(function, image_shape(classifier), partial / "model.onnx")

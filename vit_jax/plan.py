@@ -21,10 +21,12 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from vit_jax import commands, data
-from vit_jax.parallel import cost, fit
-from vit_jax.parallel.layout import Layout, make_layout
-from vit_jax.parallel.topology import CHIPS, Compiled, chip_of, compile_step, devices_of
+from vit_jax import data
+from vit_jax.cli import command as commands
+from vit_jax.parallel.mesh import Layout, make_layout
+from vit_jax.planning import cost
+from vit_jax.planning import footprint as fit
+from vit_jax.planning.topology import CHIPS, Compiled, chip_of, compile_step, devices_of
 from vit_jax.training.program import Program
 
 RECIPES = Path(__file__).parent / "configs"

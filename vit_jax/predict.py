@@ -11,7 +11,7 @@ Exit codes: 0 all went well, 3 some files could not be read (each is named, and 
 1 an error, told in one line.
 """
 
-from vit_jax.huge_pages import use_huge_pages
+from vit_jax.cli.huge_pages import use_huge_pages
 
 if __name__ == "__main__":
     use_huge_pages()  # may start this process anew, so before what is slow to import
@@ -27,10 +27,11 @@ from pathlib import Path
 
 import numpy as np
 
-from vit_jax import checkpoint_options, commands
 from vit_jax.checkpoint.npz import write_archive
 from vit_jax.classifier import Classifier, padded_size
-from vit_jax.contact_sheet import ContactSheet
+from vit_jax.cli import command as commands
+from vit_jax.cli import options as checkpoint_options
+from vit_jax.cli.contact_sheet import ContactSheet
 from vit_jax.data.files import FileBatch, find_images, read_batches
 
 EXIT_SOME_FAILED = 3

@@ -8,7 +8,7 @@ where it was, and ends as if it had never stopped. Exit codes: 0 finished, 75 as
 SIGTERM or Ctrl-C (saved; start it again to go on), 1 an error, told in one line.
 """
 
-from vit_jax.huge_pages import use_huge_pages
+from vit_jax.cli.huge_pages import use_huge_pages
 
 if __name__ == "__main__":
     use_huge_pages()  # may start this process anew, so before what is slow to import
@@ -30,18 +30,20 @@ from absl import logging as absl_logging
 from etils import epath
 from ml_collections import config_flags
 
-from vit_jax import checkpoint, commands, data, models
+from vit_jax import checkpoint, data, models
+from vit_jax.cli import command as commands
 from vit_jax.config import data_options, describe_options
+from vit_jax.evaluation import scores as evaluation
 from vit_jax.inference_time import inference_time
 from vit_jax.parallel import hosts
-from vit_jax.parallel.fit import check_batch, check_memory, memory_limit
-from vit_jax.parallel.layout import Layout, make_layout, to_host
-from vit_jax.training import metrics as evaluation
+from vit_jax.parallel.mesh import Layout, make_layout, to_host
+from vit_jax.planning.footprint import check_batch, check_memory, memory_limit
+from vit_jax.run.checkpoints import RunCheckpoints
+from vit_jax.run.report import Report, class_table, duration, logging_to
+from vit_jax.run.stopping import LossWatch, Preempted, stop_on_signals
+from vit_jax.run.workdir import open_workdir
 from vit_jax.training.program import Program, build_model
-from vit_jax.training.report import Report, class_table, duration, logging_to
 from vit_jax.training.state import TrainState
-from vit_jax.training.stopping import LossWatch, Preempted, stop_on_signals
-from vit_jax.training.workdir import open_workdir
 
 __doc__ += describe_options()
 
@@ -70,7 +72,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
         test = data.open_source(config, config.pp.test, train.class_names)
         run = Run(config, train, test)
         with (
-            checkpoint.RunCheckpoints(
+            RunCheckpoints(
                 directory.checkpoints, keep=config.keep_checkpoints, best_metric=config.best_metric
             ) as checkpoints,
             _report(directory.local, config, checkpoints) as report,
@@ -133,9 +135,7 @@ class Run:
         self._started = time.monotonic()
         hosts.wait_for_all("prepared")
 
-    def first_state_or(
-        self, checkpoints: checkpoint.RunCheckpoints
-    ) -> tuple[TrainState, dict[str, Any]]:
+    def first_state_or(self, checkpoints: RunCheckpoints) -> tuple[TrainState, dict[str, Any]]:
         """The state and the data's place to begin with: a checkpoint's, if the run has one."""
         new_state, new_params = self.program.new_state, self.program.new_params
         if checkpoints.latest_step is None:

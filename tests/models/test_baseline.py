@@ -13,8 +13,8 @@ from tests.reference import random_params
 from vit_jax import models
 from vit_jax.models import layers
 from vit_jax.models.sharding import BATCH
-from vit_jax.parallel.layout import make_mesh
-from vit_jax.parallel.topology import devices_of
+from vit_jax.parallel.mesh import make_mesh
+from vit_jax.planning.topology import devices_of
 
 
 def test_plain_linen_vit_is_the_same_function_of_the_same_parameters():

@@ -10,9 +10,9 @@ import pytest
 
 from tests.parallel.programs import batch_of, make_program
 from vit_jax import models
-from vit_jax.checkpoint import RunCheckpoints
-from vit_jax.parallel.collectives import collectives_of
-from vit_jax.parallel.layout import make_layout, to_host
+from vit_jax.parallel.mesh import make_layout, to_host
+from vit_jax.planning.collectives import collectives_of
+from vit_jax.run.checkpoints import RunCheckpoints
 
 STEPS = 20
 LAYOUTS = {"jit": ("jit", 1), "pmap": ("pmap", 1), "fsdp": ("fsdp", 1), "tensor": ("fsdp", 2)}

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vit_jax.evaluation.scores import evaluate, make_eval_step
 from vit_jax.training.losses import sigmoid, softmax, targets_of
-from vit_jax.training.metrics import evaluate, make_eval_step
 from vit_jax.training.mixing import mix
 
 rng = np.random.default_rng(0)

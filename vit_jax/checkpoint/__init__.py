@@ -11,7 +11,7 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.checkpoint import formats, official, run, store
+from vit_jax.checkpoint import formats, official, store
 from vit_jax.checkpoint.card import (
     Card,
     check_card,
@@ -30,7 +30,6 @@ from vit_jax.checkpoint.official import (
     OfficialSave,
 )
 from vit_jax.checkpoint.rescale import interpolate_posembed, rescale_grid, resize_patch_kernel
-from vit_jax.checkpoint.run import RunCheckpoints
 from vit_jax.checkpoint.transfer import fit_params, load_pretrained
 
 log = logging.getLogger(__name__)
@@ -41,7 +40,6 @@ __all__ = [
     "OfficialHandler",
     "OfficialRestore",
     "OfficialSave",
-    "RunCheckpoints",
     "check_card",
     "convert",
     "fit_params",
@@ -76,7 +74,7 @@ def load(path: epath.PathLike, *, num_heads: int | None = None) -> dict[str, Any
     if kind == formats.ORBAX:
         return store.read(path)
     if kind == formats.RUN:
-        return run.read_step(path)[0]
+        return store.read_step(path)[0]
     return load_with_card(path, num_heads=num_heads)[0]
 
 

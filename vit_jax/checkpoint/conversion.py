@@ -9,7 +9,7 @@ import flax.traverse_util
 import numpy as np
 from etils import epath
 
-from vit_jax.checkpoint import foreign, formats, official, run, store
+from vit_jax.checkpoint import foreign, formats, official, store
 from vit_jax.checkpoint.card import Card, check_card, infer_card, parameter_shapes
 from vit_jax.checkpoint.inspection import check_fit
 from vit_jax.checkpoint.lazy import Lazy, Mapped, Plan, from_array, read_ahead, read_all
@@ -91,7 +91,7 @@ def opened(
         yield Opened(layout, plan, card)
     elif kind in (formats.ORBAX, formats.RUN):
         if kind == formats.RUN:
-            tree, card = run.read_step(path)
+            tree, card = store.read_step(path)
         else:
             tree, card = store.read(path), store.read_card(path)
         flat = flax.traverse_util.flatten_dict(tree, sep="/")

@@ -5,7 +5,7 @@ import zipfile
 
 from etils import epath
 
-from vit_jax.checkpoint import run, store, tensors
+from vit_jax.checkpoint import store, tensors
 from vit_jax.checkpoint.official import OfficialHandler
 
 NPZ, ORBAX, RUN, SAFETENSORS = "npz", "orbax", "run", "safetensors"
@@ -23,7 +23,7 @@ def recognise(path: epath.PathLike) -> tuple[str, epath.Path]:
 def _recognise_folder(path: epath.Path) -> tuple[str, epath.Path]:
     if (file := path / OfficialHandler.FILE).exists():
         return NPZ, file
-    if step := run.find_step(path):
+    if step := store.find_step(path):
         return RUN, step
     if store.is_orbax(path):
         return ORBAX, path

@@ -15,6 +15,7 @@ from vit_jax.checkpoint.card import Card, check_card
 from vit_jax.models import unstack_blocks
 
 CARD = "card.json"
+RUN = "checkpoints"  # the directory of steps in a workdir
 _MARKS = ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt")
 
 
@@ -63,3 +64,32 @@ def read_card(path: epath.PathLike) -> Card | None:
     card = json.loads(file.read_text())
     check_card(card, where=str(file))
     return card
+
+
+def find_step(path: epath.PathLike) -> epath.Path | None:
+    """The step directory that a path means: a step, or the newest of a workdir; None if neither."""
+    path = epath.Path(path)
+    if (path / "state").is_dir() and (path / "card").is_dir():
+        return path
+    parent = path / RUN if (path / RUN).is_dir() else path
+    steps = [int(child.name) for child in parent.iterdir() if child.name.isdigit()]
+    return find_step(parent / str(max(steps))) if steps else None
+
+
+def read_step(path: epath.Path, *, ema: bool = False) -> tuple[dict[str, Any], Card]:
+    """Parameters (NumPy, published names) and card of a step, without the optimizer's state."""
+    part = "ema" if ema else "params"
+    path = path.resolve() if not str(path).startswith(("gs:", "s3:")) else path
+    try:
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            # of the handler: the checkpointer's own `metadata` warns of a file that steps lack
+            tree = {part: ocp.PyTreeCheckpointHandler().metadata(path / "state").tree[part]}
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+            args = ocp.args.PyTreeRestore(item=tree, restore_args=as_numpy, partial_restore=True)
+            params = checkpointer.restore(path / "state", args=args)[part]
+        with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
+            card = checkpointer.restore(path / "card", args=ocp.args.JsonRestore())
+    except Exception as e:  # Orbax and tensorstore raise many kinds for a damaged directory
+        raise ValueError(f"The checkpoint {path} cannot be read: {e}") from e
+    check_card(card, where=f"The card of {path}")
+    return unstack_blocks(params), card

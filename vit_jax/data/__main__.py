@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.table import Table
 
-from vit_jax import commands
+from vit_jax.cli import command as commands
 from vit_jax.config import default_config
 from vit_jax.data.decode import image_size
 from vit_jax.data.sources import Source, open_source, split_sizes

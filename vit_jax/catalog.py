@@ -24,8 +24,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from vit_jax import commands
 from vit_jax.checkpoint import augreg, catalog
+from vit_jax.cli import command as commands
 
 
 def main(argv: list[str] | None = None) -> int:

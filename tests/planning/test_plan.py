@@ -8,8 +8,8 @@ import pytest
 
 from tests.parallel.programs import make_program
 from vit_jax import plan
-from vit_jax.parallel.layout import bytes_per_device, make_layout
-from vit_jax.parallel.topology import _wanted, compile_step, devices_of
+from vit_jax.parallel.mesh import bytes_per_device, make_layout
+from vit_jax.planning.topology import _wanted, compile_step, devices_of
 
 ROOT = Path(__file__).parents[2]
 

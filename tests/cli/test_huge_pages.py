@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from vit_jax.huge_pages import TUNABLE
+from vit_jax.cli.huge_pages import TUNABLE
 
 PROGRAM = """
 import os, sys
-from vit_jax.huge_pages import use_huge_pages
+from vit_jax.cli.huge_pages import use_huge_pages
 print(os.getpid())
 use_huge_pages()
 print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])

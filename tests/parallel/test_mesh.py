@@ -8,8 +8,8 @@ from jax.sharding import PartitionSpec as P
 from tests.parallel.programs import make_program
 from vit_jax import models
 from vit_jax.models.sharding import constrain, target_platform
-from vit_jax.parallel import fit
-from vit_jax.parallel.layout import bytes_per_device, make_layout, make_mesh, spec_of
+from vit_jax.parallel.mesh import bytes_per_device, make_layout, make_mesh, spec_of
+from vit_jax.planning import footprint as fit
 
 MESH = {"replica": 1, "data": 8, "tensor": 2}
 BLOCK = "params/Transformer/encoderblock"

@@ -6,10 +6,10 @@ from etils import epath
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry as file_systems
 
-from tests.training.test_train import load_recipe
+from tests.run.test_train import load_recipe
 from vit_jax import checkpoint
+from vit_jax.run.workdir import download_steps, upload_steps
 from vit_jax.train import train_and_evaluate
-from vit_jax.training.workdir import download_steps, upload_steps
 
 
 def files(root):

@@ -1,6 +1,6 @@
 """What all commands share."""
 
-from vit_jax import commands
+from vit_jax.cli import command as commands
 
 
 def test_the_systems_own_errors_name_the_file_and_the_reason(tmp_path, capsys):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from vit_jax.parallel.layout import Layout, bytes_per_device, make_layout
+from vit_jax.parallel.mesh import Layout, bytes_per_device, make_layout
 from vit_jax.training.program import Program
 
 # What the estimate leaves out: the compiler's copies, buffers of collectives, fragmentation.

@@ -5,8 +5,8 @@ import pytest
 from vit_jax import plan
 from vit_jax.config import default_config
 from vit_jax.models import full_model_config
-from vit_jax.parallel.collectives import Collective, collectives_of, summary
-from vit_jax.parallel.cost import macs_per_image, step_flops
+from vit_jax.planning.collectives import Collective, collectives_of, summary
+from vit_jax.planning.cost import macs_per_image, step_flops
 from vit_jax.training.program import Program
 
 HLO = """

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vit_jax import commands
+from vit_jax.cli import command as commands
 
 _CELL = 176  # pixels of an image's longer side
 _MARGIN = 12

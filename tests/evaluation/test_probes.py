@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.training import probes
+from vit_jax.evaluation import probes
 
 
 def clusters(count, *, spread, seed=0, num_classes=4, width=8):

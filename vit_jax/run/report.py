@@ -19,7 +19,7 @@ import tensorboardX
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vit_jax.training.curves import draw_curves
+from vit_jax.run.curves import draw_curves
 
 log = logging.getLogger("vit_jax")
 _CURVES_EVERY = 20.0  # seconds between redraws

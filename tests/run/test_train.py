@@ -15,9 +15,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_jax import checkpoint, models
+from vit_jax.run.stopping import stop_on_signals
+from vit_jax.run.workdir import open_workdir
 from vit_jax.train import build_model, train_and_evaluate
-from vit_jax.training.stopping import stop_on_signals
-from vit_jax.training.workdir import open_workdir
 
 RECIPE = Path(__file__).with_name("recipe.py")
 ROOT = Path(__file__).parents[2]

@@ -2,8 +2,8 @@
 
 import argparse
 
-from vit_jax import commands
 from vit_jax.classifier import Classifier, load
+from vit_jax.cli import command as commands
 from vit_jax.data.images import INTERPOLATIONS
 
 CHECKPOINT_HELP = (

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
-from vit_jax.parallel.collectives import collectives_of, summary
-from vit_jax.parallel.layout import Layout
+from vit_jax.parallel.mesh import Layout
+from vit_jax.planning.collectives import collectives_of, summary
 from vit_jax.training.program import Program
 
 

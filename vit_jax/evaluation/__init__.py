@@ -1,0 +1,1 @@
+"""How good a model is: scores, calibration, confusion, and probes of its features."""

@@ -1,0 +1,1 @@
+"""A model that runs without vit_jax: StableHLO, ONNX, smaller weights, the loader."""

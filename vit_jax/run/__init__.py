@@ -1,0 +1,1 @@
+"""A training run as a person meets it: its directory, log, curves and checkpoints."""
