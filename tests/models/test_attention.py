@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from vit_jax.models import attention
+from vit_jax.models import attention, cpu
 
 LONG = (1, attention.LONG_SEQUENCE, 2, 16)
 
@@ -44,8 +44,8 @@ def test_kernel_computes_the_definition(kernel, with_bias):
 @pytest.mark.parametrize("num_parts", [1, 3, 5])  # of four heads
 def test_parts_side_by_side_on_a_cpu_compute_the_definition(num_parts, monkeypatch):
     q, k, v, _ = inputs(n=20, heads=4)
-    monkeypatch.setattr(attention, "CPU_PARTS", num_parts)
-    monkeypatch.setattr(attention, "CPU_PART_SIZE", 1)
+    monkeypatch.setattr(cpu, "PARTS", num_parts)
+    monkeypatch.setattr(cpu, "PART_SIZE", 1)
     attend = mock.Mock(wraps=attention._attend)
     monkeypatch.setattr(attention, "_attend", attend)
     out = attention.dot_product_attention(q, k, v)

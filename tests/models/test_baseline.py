@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from benchmarks.baseline import PlainViT
 from tests.reference import random_params
 from vit_jax import models
-from vit_jax.models import layers
+from vit_jax.models import cpu, layers
 from vit_jax.models.sharding import BATCH
 from vit_jax.parallel.mesh import make_mesh
 from vit_jax.planning.topology import devices_of
@@ -44,7 +44,7 @@ def test_kernels_as_a_cpu_learns_them_have_the_same_derivatives_both_ways(monkey
         return jax.grad(loss)(params), jax.jvp(loss, (params,), (params,))[1]
 
     on_cpu = derivatives()
-    monkeypatch.setattr(layers, "on_one_cpu", lambda: False)
+    monkeypatch.setattr(cpu, "on_one_cpu", lambda: False)
     assert jax.tree.all(
         jax.tree.map(lambda a, b: np.allclose(a, b, rtol=1e-5), on_cpu, derivatives())
     )

@@ -216,8 +216,8 @@ def test_registers_have_no_position():
 
 
 def test_unknown_classifier_lists_the_known_ones():
-    with pytest.raises(ValueError, match="'mean'; choose token, gap, map"):
-        make(classifier="mean")
+    with pytest.raises(ValueError, match="'best'; choose token, gap, mean, map"):
+        make(classifier="best")
 
 
 # Inputs

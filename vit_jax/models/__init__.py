@@ -6,6 +6,15 @@ from vit_jax.models.intermediates import (
     capture,
     capture_with_gradients,
 )
+from vit_jax.models.kinds import (
+    KINDS,
+    build_model,
+    kind_of,
+    model_fields,
+    num_layers,
+    parameter_shapes,
+    patch_stride,
+)
 from vit_jax.models.mixer import MlpMixer
 from vit_jax.models.stacking import stack_blocks, unstack_blocks
 from vit_jax.models.vit import Encoder, VisionTransformer
@@ -15,23 +24,32 @@ from vit_jax.models.zoo import (
     find_model,
     full_model_config,
     get_model,
+    guess_model,
     model_config,
 )
 
 __all__ = [
     "AUGREG_CONFIGS",
+    "KINDS",
     "MODEL_CONFIGS",
     "AttentionGradients",
     "Encoder",
     "Intermediates",
     "MlpMixer",
     "VisionTransformer",
+    "build_model",
     "capture",
     "capture_with_gradients",
     "find_model",
     "full_model_config",
     "get_model",
+    "guess_model",
+    "kind_of",
     "model_config",
+    "model_fields",
+    "num_layers",
+    "parameter_shapes",
+    "patch_stride",
     "stack_blocks",
     "unstack_blocks",
 ]

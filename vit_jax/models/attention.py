@@ -5,22 +5,18 @@ function; `choose_kernel` says which one a backend gets. Softmax is always taken
 """
 
 import functools
-import os
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from vit_jax.models.sharding import BATCH, TENSOR, automatic_mesh, on_one_cpu, target_platform
+from vit_jax.models import cpu
+from vit_jax.models.sharding import BATCH, TENSOR, automatic_mesh, target_platform
 
 # Sequences at least this long get a kernel that never holds the whole n × n matrix.
 LONG_SEQUENCE = 1024
 QUERY_CHUNK = 256
-# XLA:CPU runs a batched product of this size on one core. So attention is so many products of some
-# heads each, side by side, where a head has at least so many multiplications.
-CPU_PARTS = min(8, os.cpu_count() or 1)
-CPU_PART_SIZE = 2**20
 
 
 def dot_product_attention(
@@ -88,19 +84,11 @@ def _xla(query, key, value, bias=None, dropout_rate=0.0, dropout_rng=None):
     # Explicit (b, h, n, d) matmuls: XLA:CPU runs them 1.3 times faster than the einsum over (b, n,
     # h, d).
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (query, key, value))
-    if bias is None and dropout_rng is None and on_one_cpu():
-        out = _attend_in_parts(q, k, v)
+    if bias is None and dropout_rng is None and cpu.on_one_cpu():
+        out = cpu.attend_in_parts(_attend, q, k, v)
     else:
         out = _attend(q, k, v, bias, dropout_rate, dropout_rng)
     return out.transpose(0, 2, 1, 3)
-
-
-def _attend_in_parts(q, k, v):  # each b h n d
-    """Some heads at a time, side by side on a CPU's cores."""
-    large = q.shape[2] * k.shape[2] * q.shape[3] >= CPU_PART_SIZE
-    parts = min(CPU_PARTS, q.shape[1]) if large else 1
-    split = zip(*(jnp.array_split(x, parts, axis=1) for x in (q, k, v)), strict=True)
-    return jnp.concatenate([_attend(*part) for part in split], axis=1)
 
 
 def _attend(q, k, v, bias=None, dropout_rate=0.0, dropout_rng=None):  # each b h n d
@@ -114,8 +102,8 @@ def _attend(q, k, v, bias=None, dropout_rate=0.0, dropout_rng=None):  # each b h
 
 
 def _chunked(query, key, value, bias=None):
-    """A few hundred queries at a time against all keys, in the backward pass too: memory linear in
-    n.
+    """A few hundred queries at a time against all keys, so that memory is linear in n, in the
+    backward pass too.
     """
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (query, key, value))
     b, h, n, d = q.shape

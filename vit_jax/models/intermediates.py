@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 
-_ATTENTION = "MultiHeadDotProductAttention_0"
+from vit_jax.models.layers import ATTENTION
 
 
 class Intermediates(NamedTuple):
@@ -75,7 +75,7 @@ def capture_with_gradients(
         if path[-1] == "attention"
     }
     gradients, (outputs, state) = jax.grad(forward, has_aux=True)(unflatten_dict(zeros))
-    attention = [block[_ATTENTION]["attention"] for block in _per_block(gradients)]
+    attention = [block[ATTENTION]["attention"] for block in _per_block(gradients)]
     return outputs, _collect(state), AttentionGradients(attention, _pool_attention(gradients))
 
 
@@ -88,7 +88,7 @@ def _collect(state: dict[str, Any], blocks: tuple[int, ...] | None = None) -> In
 
     attention = []
     if "Transformer" in state:
-        attention = pick(lambda block: block[_ATTENTION]["attention"])
+        attention = pick(lambda block: block[ATTENTION]["attention"])
     return Intermediates(
         state["patch_embedding"],
         pick(lambda block: block["block"]),
@@ -99,7 +99,7 @@ def _collect(state: dict[str, Any], blocks: tuple[int, ...] | None = None) -> In
 
 
 def _pool_attention(state: dict[str, Any]) -> Array | None:
-    return state["MAPHead_0"][_ATTENTION]["attention"] if "MAPHead_0" in state else None
+    return state["MAPHead_0"][ATTENTION]["attention"] if "MAPHead_0" in state else None
 
 
 def _per_block(state: dict[str, Any]) -> list[dict[str, Any]]:

@@ -5,8 +5,10 @@ Parameters are float32; `dtype` is what the arithmetic runs in. LayerNorm statis
 stay in float32 whatever `dtype` is.
 """
 
+import dataclasses
 import math
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -15,15 +17,11 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from vit_jax.models import attention
+from vit_jax.models.cpu import patches_as_rows, with_fast_gradient
 from vit_jax.models.position import RelativePositionBias
-from vit_jax.models.sharding import (
-    BATCH,
-    TENSOR,
-    constrain,
-    on_one_cpu,
-    splits_heads,
-    target_platform,
-)
+from vit_jax.models.sharding import BATCH, TENSOR, constrain, splits_heads, target_platform
+
+ATTENTION = "MultiHeadDotProductAttention_0"  # its name in blocks and pooling heads
 
 GELU = {
     "tanh": lambda x: nn.gelu(x, approximate=True),
@@ -31,7 +29,29 @@ GELU = {
 }
 
 
-class EncoderBlock(nn.Module):
+@dataclasses.dataclass(kw_only=True)
+class BlockFields:
+    """The options of a block, each declared here once, off by default.
+
+    `VisionTransformer`, `Encoder` and `EncoderBlock` inherit these fields, and each hands all of
+    them to the next with `shared_fields`. A new option costs its line here and the line that uses
+    it.
+    """
+
+    qkv_bias: bool = True
+    gelu: str = "tanh"  # or erf (timm, Hugging Face)
+    norm_eps: float = 1e-6
+    layer_scale: float | None = None  # initial LayerScale of each block (DINOv2)
+    dtype: DTypeLike = jnp.float32  # of the arithmetic; parameters and outputs are float32
+    attention_kernel: str = "auto"  # or a name in attention.KERNELS
+
+
+def shared_fields(group: type, module: Any) -> dict[str, Any]:
+    """A module's values for the fields that it has from `group`."""
+    return {field.name: getattr(module, field.name) for field in dataclasses.fields(group)}
+
+
+class EncoderBlock(nn.Module, BlockFields):
     """Attention, then MLP, each on normalised tokens and added to what was there.
 
     `relative_position` is (grid, leading, trailing) where attention carries a relative position
@@ -43,13 +63,7 @@ class EncoderBlock(nn.Module):
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     head_dim: int | None = None
-    qkv_bias: bool = True
     relative_position: tuple[tuple[int, int], int, int] | None = None
-    gelu: str = "tanh"
-    norm_eps: float = 1e-6
-    layer_scale: float | None = None
-    dtype: DTypeLike = jnp.float32
-    attention_kernel: str = "auto"
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, drop_path_rate: float | Array = 0.0) -> Array:
@@ -218,18 +232,6 @@ class Projection(nn.Module):
         return kernel, bias
 
 
-def with_fast_gradient(kernel: Array, train: bool, num_inputs: int = 1) -> Array:
-    """The same kernel; in training on a CPU so written that its gradient takes less time.
-
-    XLA:CPU has a fast product for gᵀ·x but not for xᵀ·g, and turns the one into the other unless a
-    barrier is between the product and its transpose.
-    """
-    if not train or not on_one_cpu():
-        return kernel
-    matrix = kernel.reshape(math.prod(kernel.shape[:num_inputs]), -1)
-    return jax.lax.optimization_barrier(matrix.T).T.reshape(kernel.shape)
-
-
 class MlpBlock(nn.Module):
     """Dense, GELU, dense, applied to every token alone.
 
@@ -283,7 +285,7 @@ class PatchEmbedding(nn.Module):
             raise ValueError(
                 f"Images must have shape (batch, height, width, channels), not {images.shape}."
             )
-        b, height, width, c = images.shape
+        _, height, width, c = images.shape
         ph, pw = self.patch_size
         if height % ph or width % pw:
             near = [max(p, round(size / p) * p) for size, p in ((height, ph), (width, pw))]
@@ -305,8 +307,7 @@ class PatchEmbedding(nn.Module):
             )
             return constrain(x + bias.astype(self.dtype), BATCH)
 
-        x = images.astype(self.dtype).reshape(b, height // ph, ph, width // pw, pw, c)
-        x = x.transpose(0, 1, 3, 2, 4, 5).reshape(b, height // ph, width // pw, ph * pw * c)
+        x = patches_as_rows(images.astype(self.dtype), self.patch_size)
         if self.norm:
             x = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype, name="LayerNorm_0")(x)
         x = x @ kernel.reshape(-1, self.features).astype(self.dtype) + bias.astype(self.dtype)

@@ -45,11 +45,6 @@ def splits_heads() -> bool:
     return mesh is not None and mesh.shape[TENSOR] > 1
 
 
-def on_one_cpu() -> bool:
-    """Whether the program being traced is for a CPU, and not spread over a mesh."""
-    return target_platform() == "cpu" and automatic_mesh() is None
-
-
 def axis_size(mesh: AbstractMesh, axis: str | tuple[str, ...] | None) -> int:
     names = (axis,) if isinstance(axis, str) else axis or ()
     return math.prod(mesh.shape[name] for name in names)

@@ -1,9 +1,10 @@
 """The Vision Transformer (Dosovitskiy et al. 2021), the whole network on one screen.
 
-Fields, call and parameter names are those of google-research/vision_transformer; the fields after
-`model_name` go beyond it and are off by default.
+Fields, call and parameter names are those of google-research/vision_transformer. Fields after
+`model_name`, and those inherited from `EncoderFields`, go beyond it and are off by default.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -14,22 +15,26 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 from jax import Array
-from jax.typing import DTypeLike
 
 from vit_jax.models.hybrid import resnet_stem
 from vit_jax.models.layers import (
+    BlockFields,
     Dropout,
     EncoderBlock,
     MAPHead,
     PatchEmbedding,
     keep_latest,
     perturbed,
+    shared_fields,
 )
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.models.sharding import BATCH, constrain
 from vit_jax.models.stacking import stack_blocks, unstack_blocks
 
-CLASSIFIERS = ("token", "gap", "map", "unpooled", "token_unpooled")
+# What is classified: the class token, the mean of the patches, the mean of class token and patches
+# (vit-pytorch), what attention pooling finds, or every token alone.
+CLASSIFIERS = ("token", "gap", "mean", "map", "unpooled", "token_unpooled")
+WITH_CLASS_TOKEN = ("token", "mean", "token_unpooled")
 
 # What the backward pass keeps of each block instead of computing it again.
 REMAT_POLICIES = {
@@ -39,7 +44,17 @@ REMAT_POLICIES = {
 }
 
 
-class Encoder(nn.Module):
+@dataclasses.dataclass(kw_only=True)
+class EncoderFields(BlockFields):
+    """What `VisionTransformer` hands to its encoder beside the options of a block."""
+
+    position: str = "learned"  # or another of position.KINDS
+    num_registers: int = 0
+    scan: bool = False  # one compiled block for all layers; takes the same parameters
+    remat: str | None = None  # a name in REMAT_POLICIES
+
+
+class Encoder(nn.Module, EncoderFields):
     """Position embedding, the stack of blocks, and a last LayerNorm.
 
     Register tokens (Darcet et al. 2024) are the encoder's own: appended after the positions,
@@ -54,18 +69,8 @@ class Encoder(nn.Module):
     attention_dropout_rate: float = 0.1
     stochastic_depth_rate: float = 0.0
     head_dim: int | None = None
-    qkv_bias: bool = True
     grid: tuple[int, int] = (1, 1)
-    position: str = "learned"
-    num_registers: int = 0
-    gelu: str = "tanh"
-    norm_eps: float = 1e-6
-    layer_scale: float | None = None
     final_norm: bool = True
-    dtype: DTypeLike = jnp.float32
-    attention_kernel: str = "auto"
-    scan: bool = False
-    remat: str | None = None
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool) -> Array:  # x: b n d
@@ -92,13 +97,8 @@ class Encoder(nn.Module):
             dropout_rate=self.dropout_rate,
             attention_dropout_rate=self.attention_dropout_rate,
             head_dim=self.head_dim,
-            qkv_bias=self.qkv_bias,
             relative_position=relative if self.position == "relative" else None,
-            gelu=self.gelu,
-            norm_eps=self.norm_eps,
-            layer_scale=self.layer_scale,
-            dtype=self.dtype,
-            attention_kernel=self.attention_kernel,
+            **shared_fields(BlockFields, self),
         )
         rates = np.linspace(0.0, self.stochastic_depth_rate, self.num_layers).tolist()
 
@@ -128,7 +128,7 @@ class Encoder(nn.Module):
         return nn.remat(function, policy=REMAT_POLICIES[self.remat], **options)
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(nn.Module, EncoderFields):
     """An image in, class scores out (or features, where `num_classes` is 0).
 
     `patches.size` is (height, width). `transformer` holds the fields of `Encoder`: num_layers,
@@ -146,23 +146,10 @@ class VisionTransformer(nn.Module):
     head_bias_init: float = 0.0
     encoder: type[nn.Module] = Encoder
     model_name: str | None = None
-    # Beyond the reference. What an image becomes:
-    position: str = "learned"  # or none, learned2d, sincos2d, relative
-    num_registers: int = 0
+    # Beyond the reference, like all of EncoderFields:
     patch_norm: bool = False  # LayerNorm before and after the patch embedding (lucidrains)
-    qkv_bias: bool = True
-    gelu: str = "tanh"  # or erf (timm, Hugging Face)
-    norm_eps: float = 1e-6
-    layer_scale: float | None = None  # initial LayerScale of each block (DINOv2)
     fc_norm: bool = False  # LayerNorm after pooling in place of before it (timm)
-    distilled: bool = (
-        False  # DeiT's second token with a head of its own; the two heads are averaged
-    )
-    # How it is computed, with the same result:
-    dtype: DTypeLike = jnp.float32  # of the arithmetic; parameters and outputs are float32
-    attention_kernel: str = "auto"
-    scan: bool = False  # one compiled block for all layers; takes the same parameters
-    remat: str | None = None  # a name in REMAT_POLICIES
+    distilled: bool = False  # DeiT's second token and head; the two heads are averaged
 
     def __post_init__(self):
         # Frozen, so that a model can be hashed, compared and closed over by jit.
@@ -197,7 +184,7 @@ class VisionTransformer(nn.Module):
         if self.transformer is not None:
             b, h, w, d = x.shape
             x = x.reshape(b, h * w, d)
-            if self.classifier in ("token", "token_unpooled"):
+            if self.classifier in WITH_CLASS_TOKEN:
                 names = ("cls", "dist") if self.distilled else ("cls",)
                 tokens = [self.param(name, nn.initializers.zeros, (1, 1, d)) for name in names]
                 tokens = [jnp.broadcast_to(token, (b, 1, d)).astype(x.dtype) for token in tokens]
@@ -207,7 +194,7 @@ class VisionTransformer(nn.Module):
         distilled = x[:, 1] if self.distilled else None
         if self.classifier == "token":
             x = x[:, 0]
-        elif self.classifier == "gap":
+        elif self.classifier in ("gap", "mean"):
             x = x.mean(axis=range(1, x.ndim - 1))
         elif self.classifier == "map":
             x = MAPHead(
@@ -256,17 +243,8 @@ class VisionTransformer(nn.Module):
         return encoder(
             **self.transformer,
             grid=grid,
-            position=self.position,
-            num_registers=self.num_registers,
-            qkv_bias=self.qkv_bias,
-            gelu=self.gelu,
-            norm_eps=self.norm_eps,
-            layer_scale=self.layer_scale,
             final_norm=not self.fc_norm,
-            dtype=self.dtype,
-            attention_kernel=self.attention_kernel,
-            scan=self.scan,
-            remat=self.remat,
+            **shared_fields(EncoderFields, self),
             name="Transformer",
         )
 

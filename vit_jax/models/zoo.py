@@ -8,13 +8,14 @@ Mixer (Tolstikhin et al. 2021), Scaling ViTs (Zhai et al. 2022) and SoViT (Alabd
 import dataclasses
 import difflib
 import re
+import typing
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import ml_collections
 
-from vit_jax.models.mixer import MlpMixer
-from vit_jax.models.vit import VisionTransformer
+from vit_jax.models.kinds import Shapes, build_model, module_with, recognise
+from vit_jax.models.vit import Encoder, EncoderFields
 
 
 class Size(NamedTuple):
@@ -87,7 +88,7 @@ MODELS: dict[str, ViT | Mixer] = {
 }
 
 
-def get_model(name: str, *, num_classes: int | None, **overrides: Any) -> nn.Module:
+def get_model(name: str, *, num_classes: int | None, **overrides: Any) -> Any:
     """A published model, by its name in MODEL_CONFIGS or AUGREG_CONFIGS.
 
     `overrides` are fields of the model; a nested one is merged: transformer={'dropout_rate': 0.1}.
@@ -100,8 +101,7 @@ def get_model(name: str, *, num_classes: int | None, **overrides: Any) -> nn.Mod
                 config[field].update(value)
         else:
             config[field] = value
-    module = MlpMixer if "num_blocks" in config else VisionTransformer
-    return module(num_classes=num_classes, **config)
+    return build_model(config.to_dict(), num_classes)
 
 
 def model_config(name: str) -> ml_collections.ConfigDict:
@@ -136,19 +136,48 @@ def full_model_config(name: str) -> ml_collections.ConfigDict:
     that each can be set from a command line.
     """
     config = model_config(name)
-    module = MlpMixer if "num_blocks" in config else VisionTransformer
-    for field in dataclasses.fields(module):
-        if field.name not in (*config, "num_classes", "encoder", "dtype", "parent", "name"):
-            config[field.name] = field.default
     config.dtype = "float32"
-    if module is VisionTransformer:
-        placeholder = ml_collections.config_dict.placeholder
-        config.representation_size = placeholder(int)
-        config.layer_scale = placeholder(float)
-        config.remat = placeholder(str)
-        config.transformer.head_dim = placeholder(int)
-        config.transformer.stochastic_depth_rate = 0.0
+    _add_defaults(config, module_with(config), ("num_classes", "encoder"))
+    if "transformer" in config:
+        of_model = [field.name for field in dataclasses.fields(EncoderFields)]
+        _add_defaults(config.transformer, Encoder, (*of_model, "grid", "final_norm"))
     return config
+
+
+def _add_defaults(config: ml_collections.ConfigDict, module: type, left_out: Sequence[str]) -> None:
+    for field in dataclasses.fields(module):
+        is_set = field.default is dataclasses.MISSING or config.get(field.name) is not None
+        if is_set or field.name in (*left_out, "parent", "name"):
+            continue
+        kinds = [kind for kind in typing.get_args(field.type) if kind in (int, float, str)]
+        optional = field.default is None and kinds  # None for now, and of this type when it is set
+        placeholder = ml_collections.config_dict.placeholder
+        config[field.name] = placeholder(kinds[0]) if optional else field.default
+
+
+def guess_model(shapes: Shapes) -> str | None:
+    """The published model whose parameter shapes these are, or None."""
+    found = recognise(shapes)
+    if found is None:
+        return None
+    identity = _identity(found.fields)
+    return next((name for name, c in MODEL_CONFIGS.items() if _identity(c) == identity), None)
+
+
+def _identity(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells published models apart: sizes, and what the answer is read from."""
+    if "transformer" not in config:
+        return *(config[name] for name in Mixer._fields[1:]), config["patches"]["size"]
+    transformer, resnet = config["transformer"], config.get("resnet")
+    return (
+        *(transformer[name] for name in ("num_layers", "mlp_dim", "num_heads")),
+        config["hidden_size"],
+        tuple(config["patches"]["size"]),
+        {"token_unpooled": "token", "unpooled": "gap"}.get(
+            config["classifier"], config["classifier"]
+        ),
+        tuple(resnet["num_layers"]) if resnet else None,
+    )
 
 
 def _vit_config(name: str, row: ViT) -> ml_collections.ConfigDict:

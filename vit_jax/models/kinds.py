@@ -1,0 +1,295 @@
+"""The kinds of model, one row each: how a kind is built, how deep it is, how it is recognised.
+
+Code that must treat kinds differently asks this table; adding a kind is adding a row.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from vit_jax.models.hybrid import stem_stride
+from vit_jax.models.layers import ATTENTION
+from vit_jax.models.mixer import MlpMixer
+from vit_jax.models.vit import VisionTransformer
+
+Size = tuple[int, int]  # height, width
+Fields = dict[str, Any]
+
+
+class Shaped(Protocol):
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+Shapes = Mapping[str, Shaped]  # by flat parameter name, `Transformer/encoderblock_0/…`
+
+
+class Found(NamedTuple):
+    """What parameter shapes tell: the model's fields, its grid if they tell it, its channels."""
+
+    fields: Fields
+    grid: Size | None
+    channels: int
+
+
+class Kind(NamedTuple):
+    module: type[nn.Module]
+    block: str  # blocks are named {block}_0, {block}_1, … in the parameter tree
+    num_layers: Callable[[Any], int]
+    with_layers: Callable[[Any, int], nn.Module]  # the same model with another number of blocks
+    from_shapes: Callable[[Shapes], Found | None]
+    any_resolution: bool  # whether it runs at other sizes than it was trained at
+    tokens: str  # the module whose output is the tokens before they are pooled
+
+
+def kind_of(model: nn.Module) -> Kind:
+    return next(kind for kind in KINDS if isinstance(model, kind.module))
+
+
+def build_model(fields: Mapping[str, Any], num_classes: int | None) -> Any:
+    """The model with these fields, of the kind whose required fields are all there."""
+    kind = _kind_with(fields)
+    return kind.module(num_classes=num_classes, **_with_tuples(fields))  # pyright: ignore
+
+
+def module_with(fields: Mapping[str, Any]) -> type[nn.Module]:
+    """The class of the model with these fields."""
+    return _kind_with(fields).module
+
+
+def _kind_with(fields: Mapping[str, Any]) -> Kind:
+    missing = {}
+    for kind in KINDS:
+        missing[kind] = [name for name in _required(kind.module) if name not in fields]
+        if not missing[kind]:
+            return kind
+    nearest = min(KINDS, key=lambda kind: len(missing[kind]))
+    raise ValueError(f"a {nearest.module.__name__} lacks {', '.join(missing[nearest])}")
+
+
+def _required(module: type[nn.Module]) -> list[str]:
+    return [
+        field.name
+        for field in dataclasses.fields(module)
+        if field.default is dataclasses.MISSING and field.name not in ("num_classes", "parent")
+    ]
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that models are made with, so that equal models compare equal."""
+    if isinstance(value, Mapping):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    return tuple(value) if isinstance(value, list | tuple) else value
+
+
+def model_fields(model: nn.Module) -> Fields:
+    """What a card says of a model, in JSON's types: all fields that are not at their default, but
+    neither the number of classes nor how the model is computed, which is the reader's choice.
+    """
+    left_out = (*_HOW_COMPUTED, "num_classes", "parent", "name")
+    return {
+        field.name: _plain(getattr(model, field.name))
+        for field in dataclasses.fields(model)
+        if field.name not in left_out and getattr(model, field.name) != field.default
+    }
+
+
+_HOW_COMPUTED = ("dtype", "attention_kernel", "scan", "remat", "encoder")
+
+
+def _plain(value: Any) -> Any:
+    """Dicts and lists; entries that are None are left out."""
+    if isinstance(value, Mapping | ml_collections.ConfigDict | ml_collections.FrozenConfigDict):
+        return {key: _plain(item) for key, item in value.items() if item is not None}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def num_layers(model: nn.Module) -> int:
+    return kind_of(model).num_layers(model)
+
+
+def patch_stride(model: Any) -> Size:
+    """Pixels of the image per step on the grid of patches, (height, width)."""
+    resnet = getattr(model, "resnet", None)
+    stride = stem_stride(resnet["num_layers"]) if resnet else 1
+    height, width = model.patches["size"]
+    return stride * height, stride * width
+
+
+def parameter_shapes(
+    model: nn.Module, image_size: Size | None, channels: int
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Flat name to shape of every parameter.
+
+    Traces one block and repeats it, so a deep model costs as little as a shallow one.
+    """
+    kind, size = kind_of(model), image_size or patch_stride(model)
+    image = jax.ShapeDtypeStruct((1, *size, channels), jnp.float32)
+    short = kind.with_layers(model, 1)
+    variables = jax.eval_shape(lambda x: short.init(jax.random.key(0), x, train=False), image)
+    shapes: dict[str, jax.ShapeDtypeStruct] = {}
+    for name, leaf in flax.traverse_util.flatten_dict(variables["params"], sep="/").items():
+        repeats = kind.num_layers(model) if name.startswith(f"{kind.block}_0/") else 1
+        for i in range(repeats):
+            shapes[name.replace(f"{kind.block}_0/", f"{kind.block}_{i}/")] = leaf
+    return shapes
+
+
+def recognise(shapes: Shapes) -> Found | None:
+    """The model that parameters of these names and shapes are of; None if it is none of ours.
+
+    Shapes tell all but the pooling of a model without a class token (taken to be `gap`), positions
+    that are not learned (taken to be none), the GELU and the epsilon (Google's).
+    """
+    found = (kind.from_shapes(shapes) for kind in KINDS)
+    return next((one for one in found if one is not None), None)
+
+
+def square(num_patches: int) -> Size | None:
+    """The square grid of so many patches, or None."""
+    side = math.isqrt(max(0, num_patches))
+    return (side, side) if side and side * side == num_patches else None
+
+
+# Vision Transformers
+
+
+def _vit_with_layers(model: VisionTransformer, num_layers: int) -> nn.Module:
+    if model.transformer is None:
+        return model
+    return model.clone(transformer={**model.transformer, "num_layers": num_layers})
+
+
+def _vit_from_shapes(shapes: Shapes) -> Found | None:
+    block = "Transformer/encoderblock_0"
+    patches, mlp, query = (
+        shapes.get(name)
+        for name in (
+            "embedding/kernel",
+            f"{block}/MlpBlock_0/Dense_0/kernel",
+            f"{block}/{ATTENTION}/query/kernel",
+        )
+    )
+    if not patches or not mlp or not query or len(query.shape) != 3 or len(patches.shape) != 4:
+        return None
+    ph, pw, channels, width = patches.shape
+    _, num_heads, head_dim = query.shape
+    fields: Fields = {
+        "patches": {"size": (ph, pw)},
+        "hidden_size": width,
+        "transformer": {
+            "num_layers": count_blocks(shapes, "Transformer/encoderblock"),
+            "mlp_dim": mlp.shape[-1],
+            "num_heads": num_heads,
+            "dropout_rate": 0.0,
+            "attention_dropout_rate": 0.0,
+            **({"head_dim": head_dim} if num_heads * head_dim != width else {}),
+        },
+        "classifier": "token" if "cls" in shapes else "map" if _MAP in shapes else "gap",
+        "representation_size": _size(shapes, "pre_logits/kernel", -1),
+        "num_registers": _size(shapes, "Transformer/registers", 1) or 0,
+        "qkv_bias": f"{block}/{ATTENTION}/query/bias" in shapes,
+        "patch_norm": "embedding/LayerNorm_0/scale" in shapes,
+        "layer_scale": 1e-5 if f"{block}/LayerScale_0/scale" in shapes else None,
+        "fc_norm": "fc_norm/scale" in shapes,
+        "distilled": "dist" in shapes,
+        "position": _position(shapes, block),
+    }
+    if root := shapes.get("conv_root/kernel"):
+        stages = []
+        while units := _units(shapes, len(stages) + 1):
+            stages.append(units)
+        channels, root_width = root.shape[2:]
+        factor = root_width / 64
+        fields["resnet"] = {
+            "num_layers": tuple(stages),
+            "width_factor": int(factor) if factor == int(factor) else factor,
+        }
+    return Found(fields, _grid(shapes), channels)
+
+
+_MAP = "MAPHead_0/probe"
+_TABLE = "Transformer/posembed_input/pos_embedding"
+
+
+def _position(shapes: Shapes, block: str) -> str:
+    if _TABLE in shapes:
+        return "learned"
+    if f"{_TABLE}_x" in shapes:
+        return "learned2d"
+    return "relative" if f"{block}/relative_position_bias/offsets" in shapes else "none"
+
+
+def _grid(shapes: Shapes) -> Size | None:
+    if table := shapes.get(_TABLE):
+        return square(table.shape[1] - ("cls" in shapes) - ("dist" in shapes))
+    columns, rows = shapes.get(f"{_TABLE}_x"), shapes.get(f"{_TABLE}_y")
+    return (rows.shape[0], columns.shape[0]) if columns and rows else None
+
+
+def _units(shapes: Shapes, stage: int) -> int:
+    return len({name.split("/")[1] for name in shapes if name.startswith(f"block{stage}/")})
+
+
+# Mixers
+
+
+def _mixer_from_shapes(shapes: Shapes) -> Found | None:
+    stem, tokens, mlp = (
+        shapes.get(name)
+        for name in (
+            "stem/kernel",
+            "MixerBlock_0/token_mixing/Dense_0/kernel",
+            "MixerBlock_0/channel_mixing/Dense_0/kernel",
+        )
+    )
+    if not stem or not tokens or not mlp or len(stem.shape) != 4:
+        return None
+    ph, pw, channels, width = stem.shape
+    fields = {
+        "patches": {"size": (ph, pw)},
+        "num_blocks": count_blocks(shapes, "MixerBlock"),
+        "hidden_dim": width,
+        "tokens_mlp_dim": tokens.shape[-1],
+        "channels_mlp_dim": mlp.shape[-1],
+    }
+    return Found(fields, square(tokens.shape[0]), channels)
+
+
+def count_blocks(shapes: Mapping[str, Any], block: str) -> int:
+    pattern = re.compile(re.escape(block) + r"_(\d+)/")
+    return len({match[1] for name in shapes if (match := pattern.match(name))})
+
+
+def _size(shapes: Shapes, name: str, axis: int) -> int | None:
+    return shapes[name].shape[axis] if name in shapes else None
+
+
+KINDS = (
+    Kind(
+        module=VisionTransformer,
+        block="Transformer/encoderblock",
+        num_layers=lambda model: model.transformer["num_layers"] if model.transformer else 0,
+        with_layers=_vit_with_layers,
+        from_shapes=_vit_from_shapes,
+        any_resolution=True,
+        tokens="Transformer",
+    ),
+    Kind(
+        module=MlpMixer,
+        block="MixerBlock",
+        num_layers=lambda model: model.num_blocks,
+        with_layers=lambda model, num_layers: model.clone(num_blocks=num_layers),
+        from_shapes=_mixer_from_shapes,
+        any_resolution=False,  # its token mixing has the size of its grid
+        tokens="pre_head_layer_norm",
+    ),
+)
