@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks import machine
 from vit_jax import data, evaluate, export, load
 from vit_jax.exporting.quantize import WEIGHTS
+from vit_jax.preprocessing import Preprocessing
 
 
 def main() -> None:
@@ -30,7 +31,8 @@ def main() -> None:
     classifier = load(options.checkpoint)
     config = evaluate.data_config(classifier.card, options)
     source = data.open_source(config, config.pp.test, classifier.class_names)
-    batches = list(data.eval_batches(config, source, description=classifier.card["preprocessing"]))
+    preprocessing = Preprocessing.from_json(classifier.card["preprocessing"])
+    batches = list(data.eval_batches(config, source, preprocessing=preprocessing))
     shape = export.image_shape(classifier)
     figures, reference = {}, None
     for weights in WEIGHTS:

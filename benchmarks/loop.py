@@ -15,13 +15,13 @@ from vit_jax.cli.huge_pages import use_huge_pages
 if __name__ == "__main__":
     use_huge_pages()
 
+import itertools
 import json
 import pathlib
 import tempfile
 import time
 from unittest import mock
 
-import grain
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +42,7 @@ def measure() -> dict:
     with tempfile.TemporaryDirectory() as directory:
         for i in range(ROUNDS):
             workdir = pathlib.Path(directory) / str(i)
-            with mock.patch.object(data, "train_batches", lambda *_, **__: SameBatch(batch)):
+            with mock.patch.object(data, "train_batches", lambda *_, **__: itertools.repeat(batch)):
                 pairs += paired_turns(config, workdir / "paired", batch)
                 same += loop_turns(config, workdir / "same", STEPS)
             read += loop_turns(config, workdir / "read", STEPS)
@@ -56,24 +56,6 @@ def measure() -> dict:
         "pairs of turns": len(pairs),
         "with readers / same batch": round(float(np.median(read) / np.median(same)), 3),
     }
-
-
-class SameBatch(grain.DatasetIterator):
-    """In place of the readers: one batch without end."""
-
-    def __init__(self, batch: dict):
-        super().__init__()
-        self._batch, self._step = batch, 0
-
-    def __next__(self) -> dict:
-        self._step += 1
-        return dict(self._batch)
-
-    def get_state(self) -> dict[str, int]:
-        return {"next_step": self._step}
-
-    def set_state(self, state: dict[str, int]) -> None:
-        self._step = state["next_step"]
 
 
 def quickstart():

@@ -25,6 +25,7 @@ from vit_jax.checkpoint.card import google_preprocessing, parameter_shapes
 from vit_jax.checkpoint.inspection import check_fit
 from vit_jax.checkpoint.lazy import read_all
 from vit_jax.checkpoint.transfer import GRID_CONVENTIONS
+from vit_jax.preprocessing import Preprocessing
 
 Size = tuple[int, int]
 # A path, an encoded file, a picture, or 8-bit values `h w c`.
@@ -57,7 +58,7 @@ class Classifier:
     @functools.cached_property
     def transform(self) -> Callable[..., np.ndarray]:
         """From one encoded file or 8-bit array to the model's input, float32 `h w c`."""
-        return data.eval_transform(self.card["preprocessing"])
+        return data.eval_transform(Preprocessing.from_json(self.card["preprocessing"]))
 
     def preprocess(self, images: RawImage | Sequence[RawImage] | np.ndarray) -> np.ndarray:
         """The model's input, float32 `b h w c`, of one raw image or several."""

@@ -37,6 +37,7 @@ from vit_jax.config import DATA_SET, fine_tuning
 from vit_jax.evaluation import probes
 from vit_jax.evaluation.confusion import MOST_CLASSES, confusion_matrix, draw_confusion
 from vit_jax.evaluation.scores import calibration_error, score_examples
+from vit_jax.preprocessing import Preprocessing
 from vit_jax.run.report import class_table
 
 Examples = dict[str, np.ndarray]  # a row an example
@@ -176,7 +177,8 @@ def run_model(
     features: bool,
 ) -> Examples:
     """Labels, scores (with a loss) and features (where wanted) of every example of a source."""
-    batches = data.eval_batches(config, source, description=classifier.card["preprocessing"])
+    preprocessing = Preprocessing.from_json(classifier.card["preprocessing"])
+    batches = data.eval_batches(config, source, preprocessing=preprocessing)
     score = functools.partial(_score, classifier.model, loss, features)
     rows: dict[str, list[np.ndarray]] = {}
     with commands.progress(f"{source.name} {source.split}", len(source)) as advance:

@@ -16,7 +16,7 @@ import argparse
 import difflib
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import jax
@@ -35,6 +35,7 @@ from vit_jax.explanation.drawing import as_png
 from vit_jax.explanation.gallery import Explained, Named
 from vit_jax.explanation.image import explain_image
 from vit_jax.explanation.pictures import missing_pictures
+from vit_jax.preprocessing import Preprocessing
 
 EXIT_SOME_FAILED = 3
 _PHOTO = 640  # pixels of the longer side, in pictures
@@ -114,15 +115,15 @@ def explain(classifier: Classifier, path: Path, class_index: int | None) -> Expl
         class_index = int(best[0]) if class_index is None else class_index
         chosen = named[class_index]
     explanation = explain_image(classifier.model, classifier.params, image, class_index)
-    photo = as_photo(data, classifier.card["preprocessing"])
+    photo = as_photo(data, Preprocessing.from_json(classifier.card["preprocessing"]))
     return Explained(path.name, photo, top, chosen, explanation)
 
 
-def as_photo(data: bytes, preprocessing: Mapping) -> np.ndarray:
+def as_photo(data: bytes, preprocessing: Preprocessing) -> np.ndarray:
     """What the model sees of an image file, `h w 3`, in the file's own shape and, as far as it
     goes, resolution: the longer side has _PHOTO pixels at most and half of them at least.
     """
-    image = decode(data, channels=preprocessing["channels"], exif=preprocessing["exif"])
+    image = decode(data, channels=preprocessing.channels, exif=preprocessing.exif)
     image = crop(image, seen_box(preprocessing, image.shape[:2]))
     if image.shape[2] == 1:
         image = image.repeat(3, axis=2)

@@ -50,7 +50,7 @@ MORE_CHIPS = 3  # times a topology is doubled in search of one that fits
 def plan(config: ml_collections.ConfigDict, topologies: list[str], slices: int, share: float):
     """Prints the plan; True if all that was asked for fits."""
     num_classes, multi_label = data.count_classes(config)
-    shape = (*data.preprocessing(config)["crop"], config.pp.channels)
+    shape = (*data.preprocessing(config).crop, config.pp.channels)
     program = Program(config, shape, num_classes, multi_label)
     print(rows(model_rows(program)))
     if not topologies:

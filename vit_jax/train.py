@@ -77,9 +77,9 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
             ) as checkpoints,
             _report(directory.local, config, checkpoints) as report,
         ):
-            state, place = run.first_state_or(checkpoints)
+            state = run.first_state_or(checkpoints)
             steps = range(int(state.step) + 1, config.total_steps + 1)
-            batches = run.training_batches(place)
+            batches = run.training_batches(int(state.step))
             step_fn = run.compile_step(state) if steps else None
             watch, results = LossWatch(), {}
 
@@ -98,9 +98,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
                     with report.pause():
                         scores = results.get(step)
                         card = run.card(scores)
-                        checkpoints.save(
-                            step, state, data=batches.get_state(), card=card, metrics=scores
-                        )
+                        checkpoints.save(step, state, card=card, metrics=scores)
                         directory.sync()
                 if stopping and not last:
                     raise Preempted(f"Saved step {step:,} in {workdir}; start it again to go on.")
@@ -122,7 +120,7 @@ class Run:
             )
         self.config, self.train, self.test = config, train, test
         self.preprocessing = data.preprocessing(config)
-        image_shape = (*self.preprocessing["crop"], config.pp.channels)
+        image_shape = (*self.preprocessing.crop, config.pp.channels)
         self.program = Program(config, image_shape, len(train.class_names), train.multi_label)
         self.layout = make_layout(
             config.parallel.strategy, config.parallel.tensor, self.program.state_shapes
@@ -135,20 +133,20 @@ class Run:
         self._started = time.monotonic()
         hosts.wait_for_all("prepared")
 
-    def first_state_or(self, checkpoints: RunCheckpoints) -> tuple[TrainState, dict[str, Any]]:
-        """The state and the data's place to begin with: a checkpoint's, if the run has one."""
+    def first_state_or(self, checkpoints: RunCheckpoints) -> TrainState:
+        """The state to begin with: a checkpoint's, if the run has one."""
         new_state, new_params = self.program.new_state, self.program.new_params
         if checkpoints.latest_step is None:
             if path := pretrained_path(self.config):
                 params = self.layout.put(load_params(path, self.program))
-                return self.layout.build(new_state, params), {"next_step": 0}
-            return self.layout.build(lambda: new_state(new_params())), {"next_step": 0}
-        state, place = checkpoints.restore(self.layout.shapes(self.program.state_shapes))
+                return self.layout.build(new_state, params)
+            return self.layout.build(lambda: new_state(new_params()))
+        state = checkpoints.restore(self.layout.shapes(self.program.state_shapes))
         log.info("Resumed at step %s.", f"{int(state.step):,}")
-        return state, place
+        return state
 
-    def training_batches(self, place: dict[str, Any]) -> Iterator[dict[str, jax.Array]]:
-        batches = data.train_batches(self.config, self.train, start_step=place["next_step"])
+    def training_batches(self, start_step: int) -> Iterator[dict[str, jax.Array]]:
+        batches = data.train_batches(self.config, self.train, start_step=start_step)
         return self._to_devices(batches)
 
     def _to_devices(self, batches: Iterator) -> Iterator[dict[str, jax.Array]]:
@@ -183,7 +181,7 @@ class Run:
     def card(self, results: dict[str, Any] | None) -> checkpoint.Card:
         """What a checkpoint of this run says about itself."""
         stride = checkpoint.patch_stride(self.config.model.to_dict())
-        crop = self.preprocessing["crop"]
+        crop = self.preprocessing.crop
         scores = {k: v for k, v in (results or {}).items() if isinstance(v, float)}
         return checkpoint.make_card(
             model=self.config.model,
@@ -191,7 +189,7 @@ class Run:
             class_names=self.train.class_names,
             grid=[side // step for side, step in zip(crop, stride, strict=True)],
             channels=self.config.pp.channels,
-            preprocessing=self.preprocessing,
+            preprocessing=self.preprocessing.to_json(),
             source=f"vit_jax.train on {self.train.name}",
             data=data_options(self.config),
             metrics=scores,

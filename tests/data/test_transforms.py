@@ -1,5 +1,6 @@
-"""What evaluation does is a dictionary that travels; wrong options say what is wrong with them."""
+"""What evaluation does is a value that travels; wrong options say what is wrong with them."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,15 +9,16 @@ from PIL import Image
 
 from vit_jax.data import eval_transform, preprocessing, train_transform
 from vit_jax.data.transforms import seen_box
+from vit_jax.preprocessing import Preprocessing
 
 
-def test_the_description_survives_json_and_gives_the_same_pixels(picture, encoded, config_for):
+def test_preprocessing_survives_json_and_gives_the_same_pixels(picture, encoded, config_for):
     config = config_for("x", **{"pp.crop": (12, 16), "pp.resize": 20, "pp.mean": (0.4, 0.5, 0.6)})
-    description = preprocessing(config)
-    travelled = json.loads(json.dumps(description))
-    assert travelled == description
+    sent = preprocessing(config)
+    arrived = Preprocessing.from_json(json.loads(json.dumps(sent.to_json())))
+    assert arrived == sent
     data = encoded(picture(40, 50), "JPEG")
-    assert (eval_transform(travelled)(data) == eval_transform(description)(data)).all()
+    assert (eval_transform(arrived)(data) == eval_transform(sent)(data)).all()
 
 
 def test_evaluation_squeezes_into_the_crop_as_the_reference_does(golden, config_for):
@@ -114,9 +116,9 @@ def test_wrong_options_are_explained(config_for, options, message):
 def test_the_seen_box_is_what_evaluation_leaves(config_for, crop, resize, shape):
     # An image of its own coordinates: what comes out says where it came from.
     y, x = np.mgrid[: shape[0], : shape[1]].astype(np.uint8)
-    description = preprocessing(config_for("x", **{"pp.crop": crop})) | {"resize": resize}
-    image = eval_transform(description, uint8=True)(np.stack([y, x, x], axis=-1))
-    top, left, height, width = seen_box(description, shape)
+    done = dataclasses.replace(preprocessing(config_for("x", **{"pp.crop": crop})), resize=resize)
+    image = eval_transform(done, uint8=True)(np.stack([y, x, x], axis=-1))
+    top, left, height, width = seen_box(done, shape)
     rows, columns = image[:, 0, 0].astype(float), image[0, :, 1].astype(float)
     for seen, start, length in ((rows, top, height), (columns, left, width)):
         step = length / len(seen)

@@ -4,7 +4,7 @@ import argparse
 
 from vit_jax.classifier import Classifier, load
 from vit_jax.cli import command as commands
-from vit_jax.data.images import INTERPOLATIONS
+from vit_jax.preprocessing import INTERPOLATIONS
 
 CHECKPOINT_HELP = (
     "a workdir, one of its steps, an .npz, an Orbax, timm or Hugging Face folder, a .safetensors "

@@ -98,7 +98,7 @@ def contact_sheet(
     config.uint8_to_device = True  # pictures, not normalised numbers
     augment = train_transform(config)
     evaluate = eval_transform(preprocessing(config), uint8=True, max_pixels=config.pp.max_pixels)
-    height, width = preprocessing(config)["crop"]
+    height, width = preprocessing(config).crop
     cell = (round(_CELL * width / max(height, width)), round(_CELL * height / max(height, width)))
     step_x, step_y = cell[0] + _MARGIN, cell[1] + _CAPTION + _MARGIN
     first = _MARGIN + step_x + _MARGIN  # where training begins

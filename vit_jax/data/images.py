@@ -13,12 +13,11 @@ from PIL import Image
 
 from vit_jax.data.decode import Box
 
-# How foreign checkpoints resize for evaluation, and what Pillow calls it.
+# How checkpoints from elsewhere resize for evaluation, and what Pillow calls it.
 _ANTIALIASED = {
     "bilinear_antialias": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
 }
-INTERPOLATIONS = ("bilinear", *_ANTIALIASED)
 
 
 def inception_crop(

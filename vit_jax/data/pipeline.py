@@ -9,7 +9,6 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import cv2
 import grain
@@ -20,7 +19,9 @@ from absl import flags
 
 from vit_jax.data.bad_images import BadImages
 from vit_jax.data.sources import Source, encode_label, open_source
-from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
+from vit_jax.data.transforms import eval_transform, train_transform
+from vit_jax.data.transforms import preprocessing as configured_preprocessing
+from vit_jax.preprocessing import Preprocessing
 
 Batch = dict[str, np.ndarray]
 
@@ -38,42 +39,39 @@ def train_batches(
 ) -> "TrainBatches":
     """Endless batches of `image` (b h w c) and `label` (b, or b k of zeros and ones).
 
-    Each is this process's share of `config.batch`. `start_step` begins there at no cost, as
-    `set_state` does; the state is the number of steps taken, whatever the readers and processes.
+    Each is this process's share of `config.batch`. A resumed run starts at the `start_step` it had
+    reached, at no cost, whatever the number of readers and processes then and now.
     """
     config = config.copy_and_resolve_references()  # what readers see must not change under them
     process_index, process_count = _processes(process_index, process_count)
     source = open_source(config) if source is None else source
     size = _share(config.batch, process_count, "batch")
     bad = BadImages(source, config.max_bad_images)
-    blank = _blank(preprocessing(config), config.uint8_to_device)
+    blank = _blank(configured_preprocessing(config), config.uint8_to_device)
     load = LoadForTraining(source, train_transform(config), blank, config.seed, bad)
     epochs = max(1, _STREAM_LENGTH // len(source))
     stream = grain.MapDataset.range(len(source)).seed(config.seed).shuffle().repeat(epochs)
     stream = stream.map_with_index(lambda position, index: (position // len(source), index))
 
-    def batches_from(step: int) -> grain.DatasetIterator:
-        first = step * config.batch + process_index * size
-        rows = grain.MapDataset.range((len(stream) - first) // process_count)
-        mine = rows.map(lambda row: stream[first + row // size * config.batch + row % size])
-        return iter(_read(config, mine, load, size))
-
-    return TrainBatches(batches_from, start_step, bad)
+    first = start_step * config.batch + process_index * size
+    rows = grain.MapDataset.range((len(stream) - first) // process_count)
+    mine = rows.map(lambda row: stream[first + row // size * config.batch + row % size])
+    return TrainBatches(iter(_read(config, mine, load, size)), bad)
 
 
 def eval_batches(
     config: ml_collections.ConfigDict,
     source: Source | None = None,
     *,
-    description: dict[str, Any] | None = None,
+    preprocessing: Preprocessing | None = None,
     process_index: int | None = None,
     process_count: int | None = None,
 ) -> "EvalBatches":
     """Every example of `config.pp.test` once, in batches of one shape with a `mask` (b, bool).
 
-    `description` is the preprocessing, as a checkpoint's card has it, where it is not `config.pp`.
-    Where `mask` is False a row is padding, or an image that could not be read. All processes take
-    the same number of steps, `len()` of the result, whatever their shares.
+    `preprocessing` is a checkpoint's own, where that is not what `config.pp` says. Where `mask` is
+    False a row is padding, or an image that could not be read. All processes take the same number
+    of steps, `len()` of the result, whatever their shares.
     """
     config = config.copy_and_resolve_references()
     process_index, process_count = _processes(process_index, process_count)
@@ -81,48 +79,25 @@ def eval_batches(
     size = _share(config.batch_eval, process_count, "batch_eval")
     steps = math.ceil(len(source) / config.batch_eval)
     bad = BadImages(source, config.max_bad_images)
-    description = preprocessing(config) if description is None else description
+    wanted = preprocessing or configured_preprocessing(config)
     uint8, max_pixels = config.uint8_to_device, config.pp.max_pixels
-    transform = eval_transform(description, uint8=uint8, max_pixels=max_pixels)
-    load = LoadForEvaluation(source, transform, _blank(description, uint8), bad)
+    transform = eval_transform(wanted, uint8=uint8, max_pixels=max_pixels)
+    load = LoadForEvaluation(source, transform, _blank(wanted, uint8), bad)
     positions = grain.MapDataset.range(process_index, steps * config.batch_eval, process_count)
     return EvalBatches(_read(config, positions, load, size), steps, bad)
 
 
-class TrainBatches(grain.DatasetIterator):
-    """Training batches without end; a grain iterator, so Orbax can save and restore its place."""
+class TrainBatches(Iterator[Batch]):
+    """Training batches without end; `close` ends the readers."""
 
-    def __init__(
-        self,
-        batches_from: Callable[[int], grain.DatasetIterator],
-        start_step: int,
-        bad_images: BadImages,
-    ):
-        super().__init__()
-        self.bad_images = bad_images
-        self._batches_from = batches_from
-        self._batches: grain.DatasetIterator | None = None
-        self._step = start_step
+    def __init__(self, batches: grain.DatasetIterator, bad_images: BadImages):
+        self._batches, self.bad_images = batches, bad_images
 
     def __next__(self) -> Batch:
-        if self._batches is None:
-            self._batches = self._batches_from(self._step)
-        batch = next(self._batches)
-        self._step += 1
-        return batch
-
-    def get_state(self) -> dict[str, int]:
-        return {"next_step": self._step}
-
-    def set_state(self, state: dict[str, int]) -> None:
-        self.close()
-        self._step = state["next_step"]
+        return next(self._batches)
 
     def close(self) -> None:
-        """Ends the readers; the next batch starts them again."""
-        if self._batches is not None:
-            self._batches.close()
-            self._batches = None
+        self._batches.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,8 +218,8 @@ def _label(source: Source, label: int | tuple[int, ...]) -> np.ndarray:
     return encode_label(label, len(source.class_names), source.multi_label)
 
 
-def _blank(description: dict[str, Any], uint8: bool) -> np.ndarray:
-    shape = (*description["crop"], description["channels"])
+def _blank(preprocessing: Preprocessing, uint8: bool) -> np.ndarray:
+    shape = (*preprocessing.crop, preprocessing.channels)
     return np.zeros(shape, np.uint8 if uint8 else np.float32)
 
 

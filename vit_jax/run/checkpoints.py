@@ -1,7 +1,8 @@
-"""The checkpoints of a training run: state, the data's place and the card, saved as one.
+"""The checkpoints of a training run: its state and its card, saved as one.
 
-    WORKDIR/checkpoints/STEP/{state,data,card}
+    WORKDIR/checkpoints/STEP/{state,card}
 
+The state says how far the run is in its data too: `step` is all that `data.train_batches` needs.
 Orbax writes each step under a temporary name and renames it when it is whole, so a run that is
 killed at any moment leaves its last good step.
 """
@@ -14,8 +15,8 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from vit_jax.checkpoint.card import Card
-
-DIRECTORY = "checkpoints"
+from vit_jax.run.workdir import CHECKPOINTS
+from vit_jax.training.state import TrainState
 
 
 class RunCheckpoints:
@@ -30,7 +31,7 @@ class RunCheckpoints:
         newest = policies.LatestN(max(1, keep))
         best = policies.BestN(get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False)
         self._manager = ocp.CheckpointManager(
-            epath.Path(workdir) / DIRECTORY,
+            epath.Path(workdir) / CHECKPOINTS,
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=policies.AnyPreservationPolicy([newest, best]),
                 best_fn=score,
@@ -49,41 +50,35 @@ class RunCheckpoints:
     def save(
         self,
         step: int,
-        state: Any,
+        state: TrainState,
         *,
-        data: Mapping[str, Any],
         card: Card,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Starts to save and returns; `metrics`, where there are any, decide which step is best."""
+        """Starts saving and returns; `metrics`, where there are any, decide which step is best."""
         if step == self.latest_step:
             return
         self._manager.save(
             step,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state),
-                data=ocp.args.JsonSave(dict(data)),
-                card=ocp.args.JsonSave(card),
+                state=ocp.args.StandardSave(state), card=ocp.args.JsonSave(card)
             ),
             metrics=dict(metrics) if metrics else None,
         )
 
-    def restore(self, like: Any) -> tuple[Any, dict[str, Any]]:
-        """The newest state, in the shapes, dtypes and shardings of `like`, and the data's place.
+    def restore(self, abstract_state: TrainState) -> TrainState:
+        """The newest state, in the shapes, dtypes and shardings of `abstract_state`.
 
-        Leaves of `like` without a sharding land on the first device.
+        Leaves without a sharding land on the first device. Steps saved by older versions also hold
+        an item `data`, the place in the data, which `state.step` has made needless.
         """
         first = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         abstract = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first), like
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first),
+            abstract_state,
         )
-        restored = self._manager.restore(
-            self.latest_step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(abstract), data=ocp.args.JsonRestore()
-            ),
-        )
-        return restored["state"], restored["data"]
+        wanted = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+        return self._manager.restore(self.latest_step, args=wanted)["state"]
 
     def close(self) -> None:
         """Waits until everything is on disk."""

@@ -1,4 +1,4 @@
-"""What a training run is at one moment; all that a resume needs but the data's place."""
+"""What a training run is at one moment: all that a resume needs, the place in the data included."""
 
 from typing import Any
 
