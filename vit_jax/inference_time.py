@@ -17,7 +17,7 @@ SECONDS = 3.0  # of timing for each batch size
 
 def inference_time(config: ml_collections.ConfigDict, model, workdir: epath.PathLike) -> None:
     """Times batches of 1, 2, 4, … up to config.batch_eval; a row each in inference_time.csv."""
-    height, width = preprocessing(config)["crop"]
+    height, width = preprocessing(config).crop
     images = jnp.zeros((1, height, width, config.pp.channels))
     variables = jax.jit(model.init)(jax.random.key(config.seed), images)
     apply = jax.jit(lambda variables, images: model.apply(variables, images, train=False))
