@@ -4,13 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.explanation.attention import (
+from vit_jax.explanation.numbers.attention import (
     attention_distance,
     attention_maps,
     patch_distances,
     rollout,
 )
-from vit_jax.explanation.tokens import Tokens, reader_of
+from vit_jax.explanation.numbers.tokens import Tokens, readout_weights
 
 TOKENS = Tokens(num_leading=1, grid=(3, 5), num_registers=2)
 FLOAT32_SUMS = 1e-6  # a few dozen float32 roundings of numbers below 1
@@ -28,7 +28,7 @@ def identity_attention(tokens, layers=4, heads=3):
 
 def test_a_map_is_the_row_of_the_class_token_on_the_grid():
     attention = random_attention(TOKENS)
-    maps = attention_maps(attention, reader_of(TOKENS), TOKENS)
+    maps = attention_maps(attention, readout_weights(TOKENS), TOKENS)
     assert maps.shape == (4, 3, 3, 5)
     np.testing.assert_allclose(maps[2, 1, 1, 3], attention[2, 1, 0, 1 + 5 + 3], rtol=1e-6)
 
@@ -36,22 +36,22 @@ def test_a_map_is_the_row_of_the_class_token_on_the_grid():
 def test_without_a_class_token_a_map_is_the_mean_over_patches():
     tokens = Tokens(0, (3, 5), 2)
     attention = random_attention(tokens)
-    maps = attention_maps(attention, reader_of(tokens), tokens)
+    maps = attention_maps(attention, readout_weights(tokens), tokens)
     mean = attention[0, 0, :15, :15].mean(0).reshape(3, 5)
     np.testing.assert_allclose(maps[0, 0], mean, atol=FLOAT32_SUMS)
 
 
-def test_readers_sum_to_one():
+def test_readout_weights_sum_to_one():
     probe = jnp.asarray(np.random.default_rng(0).dirichlet(np.ones(15), (4, 1)), jnp.float32)
     distilled = Tokens(2, (3, 5), 0)
-    for reader in (
-        reader_of(TOKENS),
-        reader_of(distilled),
-        reader_of(Tokens(0, (3, 5), 2)),
-        reader_of(Tokens(0, (3, 5), 2), probe),
+    for weights in (
+        readout_weights(TOKENS),
+        readout_weights(distilled),
+        readout_weights(Tokens(0, (3, 5), 2)),
+        readout_weights(Tokens(0, (3, 5), 2), probe),
     ):
-        np.testing.assert_allclose(reader.sum(), 1, atol=FLOAT32_SUMS)
-    np.testing.assert_array_equal(reader_of(distilled)[:3], [0.5, 0.5, 0])
+        np.testing.assert_allclose(weights.sum(), 1, atol=FLOAT32_SUMS)
+    np.testing.assert_array_equal(readout_weights(distilled)[:3], [0.5, 0.5, 0])
 
 
 def test_a_permutation_of_the_tokens_permutes_every_picture():
@@ -59,11 +59,11 @@ def test_a_permutation_of_the_tokens_permutes_every_picture():
     order = np.random.default_rng(1).permutation(15)
     moved = np.r_[0, 1 + order, 16, 17]
     permuted = attention[:, :, moved][:, :, :, moved]
-    reader = reader_of(TOKENS)
+    readout = readout_weights(TOKENS)
 
     def pictures(attention):
-        rolled = TOKENS.on_grid(reader @ rollout(attention))
-        return attention_maps(attention, reader, TOKENS), rolled
+        rolled = TOKENS.on_grid(readout @ rollout(attention))
+        return attention_maps(attention, readout, TOKENS), rolled
 
     for straight, after in zip(pictures(attention), pictures(permuted), strict=True):
         flat = straight.reshape(*straight.shape[:-2], 15)[..., order]

@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 import vit_jax
 from tests.reference import random_params
 from vit_jax import checkpoint, explain
+from vit_jax.labels import find_class
 from vit_jax.models import MlpMixer, VisionTransformer
 
 NAMES = ["ant, emmet", "bee & <b>", "c$a$t"]
@@ -149,13 +150,13 @@ def test_what_cannot_be_done_is_told_in_a_line_and_nothing_is_written(
 def test_a_class_goes_by_its_name_one_of_its_names_or_its_number(vit):
     classifier = vit_jax.load(vit)
     for name in ("ant, emmet", "Emmet", "ant", "0"):
-        assert explain.find_class(name, classifier) == 0
-    assert explain.find_class("2", classifier) == 2
+        assert find_class(name, classifier.class_names) == 0
+    assert find_class("2", classifier.class_names) == 2
 
 
 def test_a_number_that_is_a_class_s_name_is_its_name(vit):
     classifier = vit_jax.load(vit, labels=["2", "1", "0"])
-    assert explain.find_class("0", classifier) == 2
+    assert find_class("0", classifier.class_names) == 2
 
 
 @pytest.mark.shared
@@ -167,6 +168,6 @@ def test_a_real_model_looks_at_the_animal(shared):
     # The fish is what is orange: 46 of the 196 patches.
     orange = (one.photo[:, :, 0].astype(float) - one.photo[:, :, 2] > 80).astype(np.float32)
     fish = cv2.resize(orange, (14, 14), interpolation=cv2.INTER_AREA) > 0.5
-    for picture in (one.explanation.rollout, one.explanation.attention_relevance):
+    for picture in (one.numbers.rollout, one.numbers.attention_relevance):
         # Of a patch of fish and one of water, the fish has more in at least three of four pairs.
         assert roc_auc_score(fish.reshape(-1), picture.reshape(-1)) >= 0.75

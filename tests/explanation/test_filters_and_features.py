@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from vit_jax.explanation.features import as_rgb, depths_shown, principal_colors
-from vit_jax.explanation.filters import pixel_filters, principal_filters
+from vit_jax.explanation.figures.image import as_rgb
+from vit_jax.explanation.numbers.features import depths_shown, principal_colors
+from vit_jax.explanation.numbers.parameters import pixel_filters, principal_filters
 
 RNG = np.random.default_rng(0)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.reference import random_params
-from vit_jax.explanation.attention import patch_distances
-from vit_jax.explanation.image import explain_image
-from vit_jax.explanation.pictures import missing_pictures
+from vit_jax.explanation import explain_image
+from vit_jax.explanation.gallery import missing_pictures
+from vit_jax.explanation.numbers.attention import patch_distances
 from vit_jax.models import MlpMixer, VisionTransformer
 
 GRID = (2, 3)

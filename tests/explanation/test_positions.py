@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.explanation.positions import position_embedding, position_similarity
-from vit_jax.explanation.tokens import tokens_of
+from vit_jax.explanation import Tokens, position_embedding, position_similarity
 from vit_jax.models import VisionTransformer
 
 IMAGE = (12, 20, 3)  # a grid of 3×5
@@ -22,7 +21,7 @@ def small_vit(**fields):
 def embedding_of(**fields):
     model = small_vit(**fields)
     params = model.init(jax.random.key(0), jnp.zeros((1, *IMAGE)))["params"]
-    tokens = tokens_of(model, (3, 5))
+    tokens = Tokens.for_model(model, (3, 5))
     return params, position_embedding(model, params, tokens)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.reference import golden, random_params
 from vit_jax import models
-from vit_jax.explanation.relevance import (
+from vit_jax.explanation.numbers.relevance import (
     attention_relevance,
     class_score,
     integrated_gradients,

@@ -1,16 +1,20 @@
 """Looking inside a trained model: what it attends to, what it looks for, what speaks for a class.
 
-What is named here computes, and knows nothing of pictures. `image_pictures` and `model_pictures`
-draw, and know nothing of models; `gallery` has both meet, `page` makes HTML of the result.
+`numbers` computes arrays and draws nothing; `figures` draws arrays and knows no model. `gallery`
+brings the two together, one row per picture, and `page` writes the result as PNG files and HTML.
 """
 
-from vit_jax.explanation.attention import attention_distance, attention_maps, rollout
-from vit_jax.explanation.features import principal_colors
-from vit_jax.explanation.filters import pixel_filters, principal_filters
-from vit_jax.explanation.image import ImageExplanation, explain_image
-from vit_jax.explanation.positions import position_embedding, position_similarity
-from vit_jax.explanation.relevance import attention_relevance, integrated_gradients
-from vit_jax.explanation.tokens import Tokens, reader_of, tokens_of
+from vit_jax.explanation.numbers.attention import attention_distance, attention_maps, rollout
+from vit_jax.explanation.numbers.features import principal_colors
+from vit_jax.explanation.numbers.image import ImageExplanation, explain_image
+from vit_jax.explanation.numbers.parameters import (
+    pixel_filters,
+    position_embedding,
+    position_similarity,
+    principal_filters,
+)
+from vit_jax.explanation.numbers.relevance import attention_relevance, integrated_gradients
+from vit_jax.explanation.numbers.tokens import Tokens, readout_weights
 
 __all__ = [
     "ImageExplanation",
@@ -25,7 +29,6 @@ __all__ = [
     "position_similarity",
     "principal_colors",
     "principal_filters",
-    "reader_of",
+    "readout_weights",
     "rollout",
-    "tokens_of",
 ]

@@ -1,89 +1,281 @@
-"""From explanations to figures: all pictures of a model and of the images it was shown."""
+"""Where numbers become figures: every picture, with what it shows and why a model may lack it.
 
-from collections.abc import Collection, Iterator, Sequence
+The only module of explanations that knows both networks and figures.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import flax.linen as nn
+import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit_jax.explanation import image_pictures, model_pictures
-from vit_jax.explanation.attention import patch_distances
-from vit_jax.explanation.features import depths_shown, principal_colors
-from vit_jax.explanation.filters import pixel_filters, principal_filters
-from vit_jax.explanation.image import ImageExplanation
-from vit_jax.explanation.pictures import what_looks
-from vit_jax.explanation.positions import position_embedding, position_similarity
-from vit_jax.explanation.tokens import tokens_of
-from vit_jax.models import MlpMixer
+from vit_jax.explanation.figures import image as image_figures
+from vit_jax.explanation.figures import model as model_figures
+from vit_jax.explanation.numbers.attention import patch_distances
+from vit_jax.explanation.numbers.features import depths_shown, principal_colors
+from vit_jax.explanation.numbers.image import ImageExplanation, explain_image
+from vit_jax.explanation.numbers.parameters import (
+    pixel_filters,
+    position_embedding,
+    position_similarity,
+    principal_filters,
+)
+from vit_jax.explanation.numbers.tokens import Model, Tokens
+from vit_jax.models import MlpMixer, VisionTransformer, num_layers
 
-Named = tuple[str, Figure]  # by the names in `pictures`
+Size = tuple[int, int]  # height, width
+_TOP = 5
 
 
-class Explained(NamedTuple):
-    """An image, and what there is to tell about it."""
+class Exhibit(NamedTuple):
+    """An image, and what the model makes of it."""
 
     name: str
-    photo: np.ndarray  # what the model sees of it, 8-bit h w 3, at any resolution
+    photo: np.ndarray  # what the model sees of the image, 8-bit h w 3, at any resolution
     top: list[tuple[str, float]]  # class names and probabilities, the best first
     chosen: tuple[str, float] | None  # the class whose relevance is shown
-    explanation: ImageExplanation
+    numbers: ImageExplanation
 
 
-def feature_colors(explained: Sequence[Explained]) -> list[list[np.ndarray]]:
-    """For each image its colours at every depth shown, found over all images together."""
-    by_depth = zip(*(one.explanation.features for one in explained), strict=True)
-    return [list(colors) for colors in zip(*map(principal_colors, by_depth), strict=True)]
+def explain_photo(
+    model: Model,
+    params: Mapping[str, Any],
+    image: np.ndarray,
+    *,
+    name: str,
+    photo: np.ndarray,
+    class_names: Sequence[str],
+    probabilities: np.ndarray | None,
+    class_index: int | None = None,
+) -> Exhibit:
+    """`image` is what the model takes, `photo` what people see. The default class is the likeliest.
+
+    `probabilities` are `(…, k)`, averaged if the model scores every token; None without a head.
+    """
+    top, chosen = [], None
+    if probabilities is not None:
+        mean = probabilities.reshape(-1, len(class_names)).mean(0)
+        named = list(zip(class_names, mean.tolist(), strict=True))
+        best = np.argsort(-mean, kind="stable")[:_TOP]
+        top = [named[index] for index in best]
+        class_index = int(best[0]) if class_index is None else class_index
+        chosen = named[class_index]
+    return Exhibit(name, photo, top, chosen, explain_image(model, params, image, class_index))
 
 
-def draw_image(
-    model: nn.Module, one: Explained, colors: Sequence[np.ndarray], missing: Collection[str]
-) -> Iterator[Named]:
-    """All pictures of one image but those that are `missing`; `colors` are its `feature_colors`."""
-    found = one.explanation
-    if "rollout" not in missing:
-        title = f"{one.name}: what {what_looks(model)}, through all layers"
-        yield "rollout", image_pictures.draw_rollout(one.photo, found.rollout, title)
-    if "relevance" not in missing:
-        name, probability = one.chosen
-        maps = found.attention_relevance, found.integrated_gradients
-        title = f"{one.name}: what speaks for “{name}” ({probability:.1%})"
-        yield "relevance", image_pictures.draw_relevance(one.photo, *maps, title)
-    if "attention" not in missing:
-        maps = found.attention_maps, found.pool_maps
-        title = f"{one.name}: what {what_looks(model)}"
-        yield "attention", image_pictures.draw_attention_maps(one.photo, *maps, title)
-    if "features" not in missing:
-        title = f"{one.name}: patches whose features are alike have like colours"
-        depths = depths_shown(_num_layers(model)) or [0]
-        yield "features", image_pictures.draw_features(one.photo, colors, depths, title)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gallery:
+    """A model and the images it was shown."""
+
+    model: Model
+    params: Mapping[str, Any]
+    image_size: Size
+    grid: Size
+    exhibits: Sequence[Exhibit]
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """By name, a sentence for each picture that the model cannot have."""
+        return missing_pictures(self.model, self.grid)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the model is, in a few words and numbers."""
+        (height, width), (rows, columns) = self.image_size, self.grid
+        count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        heads = read_from = None
+        if isinstance(self.model, VisionTransformer):
+            heads = self.model.transformer and self.model.transformer["num_heads"]
+            read_from = self.model.classifier
+        known = {
+            "model": self.model.model_name,
+            "parameters": f"{count:,}",
+            "image": f"{height} × {width}",
+            "patches": f"{rows} × {columns}",
+            "layers": num_layers(self.model),
+            "heads": heads,
+            "read from": read_from,
+            "classes": self.model.num_classes,
+        }
+        return {name: str(value) for name, value in known.items() if value}
+
+    @functools.cached_property
+    def feature_colors(self) -> list[list[np.ndarray]]:
+        """For each image its colours at every depth shown, found over all images together."""
+        by_depth = zip(*(one.numbers.features for one in self.exhibits), strict=True)
+        return [list(colors) for colors in zip(*map(principal_colors, by_depth), strict=True)]
+
+    def draw_image(self, index: int) -> Iterator[tuple[str, Figure]]:
+        """The pictures of one image, with their names in OF_AN_IMAGE."""
+        return self._draw(OF_AN_IMAGE, index)
+
+    def draw_model(self) -> Iterator[tuple[str, Figure]]:
+        """The pictures of the model, with their names in OF_THE_MODEL."""
+        return self._draw(OF_THE_MODEL)
+
+    def _draw(self, pictures: Mapping[str, "Picture"], *index: int) -> Iterator[tuple[str, Figure]]:
+        missing = self.missing
+        for name, picture in pictures.items():
+            if name not in missing:
+                yield name, picture.draw(self, *index)
 
 
-def draw_model(
-    model: nn.Module,
-    params: Any,
-    image_size: tuple[int, int],
-    grid: tuple[int, int],
-    explained: Sequence[Explained],
-    missing: Collection[str],
-) -> Iterator[Named]:
-    """All pictures of the model but those that are `missing`."""
-    if "attention_distance" not in missing:
-        stride = [pixels / cells for pixels, cells in zip(image_size, grid, strict=True)]
-        uniform = patch_distances(grid, stride).mean()
-        mean = np.mean([one.explanation.distances for one in explained], axis=0)
-        figure = model_pictures.draw_attention_distance(mean, uniform, len(explained))
-        yield "attention_distance", figure
-    if "position_similarity" not in missing:
-        embedding = position_embedding(model, params, tokens_of(model, grid))
-        similarity = position_similarity(embedding)
-        yield "position_similarity", model_pictures.draw_position_similarity(similarity)
-    what = "first convolution's filters" if "conv_root" in params else "patch filters"
-    filters = principal_filters(pixel_filters(params))
-    yield "patch_filters", model_pictures.draw_filters(filters, what)
+def missing_pictures(model: Model, grid: Size) -> dict[str, str]:
+    """By name, a sentence for each picture that a model cannot have."""
+    pictures = OF_AN_IMAGE | OF_THE_MODEL
+    reasons = {name: picture.why_missing(model, grid) for name, picture in pictures.items()}
+    return {name: f"No {name}: {reason}." for name, reason in reasons.items() if reason}
 
 
-def _num_layers(model: nn.Module) -> int:
+class Picture(NamedTuple):
+    title: str
+    caption: str
+    draw: Callable[..., Figure]  # of a gallery and, in OF_AN_IMAGE, the index of an exhibit
+    why_missing: Callable[[Model, Size], str | None]  # None where the model has the picture
+
+
+def _rollout(gallery: Gallery, index: int) -> Figure:
+    name, photo, _, _, numbers = gallery.exhibits[index]
+    assert numbers.rollout is not None
+    title = f"{name}: what {_who_looks(gallery.model)}, through all layers"
+    return image_figures.draw_rollout(photo, numbers.rollout, title)
+
+
+def _relevance(gallery: Gallery, index: int) -> Figure:
+    name, photo, _, chosen, numbers = gallery.exhibits[index]
+    assert chosen is not None and numbers.integrated_gradients is not None
+    maps = numbers.attention_relevance, numbers.integrated_gradients
+    title = f"{name}: what speaks for “{chosen[0]}” ({chosen[1]:.1%})"
+    return image_figures.draw_relevance(photo, *maps, title)
+
+
+def _attention(gallery: Gallery, index: int) -> Figure:
+    name, photo, _, _, numbers = gallery.exhibits[index]
+    assert numbers.attention_maps is not None
+    title = f"{name}: what {_who_looks(gallery.model)}"
+    maps = numbers.attention_maps, numbers.pool_maps
+    return image_figures.draw_attention_maps(photo, *maps, title)
+
+
+def _features(gallery: Gallery, index: int) -> Figure:
+    name, photo, *_ = gallery.exhibits[index]
+    title = f"{name}: patches whose features are alike have like colours"
+    depths = depths_shown(num_layers(gallery.model)) or [0]
+    return image_figures.draw_features(photo, gallery.feature_colors[index], depths, title)
+
+
+def _attention_distance(gallery: Gallery) -> Figure:
+    (height, width), (rows, columns) = gallery.image_size, gallery.grid
+    uniform = patch_distances(gallery.grid, (height / rows, width / columns)).mean()
+    every = [one.numbers.distances for one in gallery.exhibits]
+    distances = np.mean([one for one in every if one is not None], axis=0)
+    return model_figures.draw_attention_distance(distances, uniform, len(every))
+
+
+def _position_similarity(gallery: Gallery) -> Figure:
+    assert isinstance(gallery.model, VisionTransformer)
+    tokens = Tokens.for_model(gallery.model, gallery.grid)
+    embedding = position_embedding(gallery.model, gallery.params, tokens)
+    return model_figures.draw_position_similarity(position_similarity(embedding))
+
+
+def _patch_filters(gallery: Gallery) -> Figure:
+    is_hybrid = "conv_root" in gallery.params
+    name = "first convolution's filters" if is_hybrid else "patch filters"
+    return model_figures.draw_filters(*principal_filters(pixel_filters(gallery.params)), name)
+
+
+def _no_attention(model: Model, _: Size) -> str | None:
     if isinstance(model, MlpMixer):
-        return model.num_blocks
-    return model.transformer["num_layers"] if model.transformer is not None else 0
+        return "a Mixer has no attention"
+    return None if model.transformer is not None else "the model has no transformer"
+
+
+def _no_positions(model: Model, grid: Size) -> str | None:
+    if isinstance(model, MlpMixer):
+        return "a Mixer has no position embeddings"
+    kinds = {
+        "none": "the model has no position embeddings",
+        "relative": "its positions are relative: biases of attention, no embeddings to compare",
+    }
+    return _no_attention(model, grid) or kinds.get(model.position)
+
+
+def _no_features(_: Model, grid: Size) -> str | None:
+    return "the grid is one patch, with none to compare it to" if grid == (1, 1) else None
+
+
+def _no_class(model: Model, _: Size) -> str | None:
+    return None if model.num_classes else "the model has no head, so no classes"
+
+
+def _who_looks(model: Model) -> str:
+    """Whose attention the maps and the rollout of a model show."""
+    assert isinstance(model, VisionTransformer)
+    if model.distilled:
+        return "the class and distillation tokens look at"
+    return {
+        "token": "the class token looks at",
+        "token_unpooled": "the class token looks at",
+        "map": "the patches look at, weighted as they are pooled",
+    }.get(model.classifier, "the patches look at, on average")
+
+
+OF_AN_IMAGE = {
+    "rollout": Picture(
+        "Attention rollout",
+        "Attention multiplied through all layers, residual connections included (Abnar & Zuidema "
+        "2020; figure 6 of the ViT paper): how much of each patch arrives where the answer is "
+        "read. It knows nothing of classes.",
+        _rollout,
+        _no_attention,
+    ),
+    "relevance": Picture(
+        "Relevance for a class",
+        "Left: attention weighted by how much it raises the score of the class (Chefer et al. "
+        "2021). Right: what each patch adds to that score, compared with a gray image (integrated "
+        "gradients, Sundararajan et al. 2017).",
+        _relevance,
+        _no_class,
+    ),
+    "attention": Picture(
+        "Attention maps",
+        "One map for each layer and head, each on a scale of its own.",
+        _attention,
+        _no_attention,
+    ),
+    "features": Picture(
+        "Features as colours",
+        "The three main directions in which patches differ, found over all images together: a "
+        "colour means the same in each of them at the same depth.",
+        _features,
+        _no_features,
+    ),
+}
+
+OF_THE_MODEL = {
+    "attention_distance": Picture(
+        "Mean attention distance",
+        "How far from a patch the patches lie that it looks at, weighted by attention; the mean "
+        "over patches and images (figure 7, right, of the ViT paper).",
+        _attention_distance,
+        _no_attention,
+    ),
+    "position_similarity": Picture(
+        "Position embeddings",
+        "Each tile compares the position of one patch with those of all patches (figure 7, middle, "
+        "of the ViT paper).",
+        _position_similarity,
+        _no_positions,
+    ),
+    "patch_filters": Picture(
+        "Filters",
+        "The directions in which the filters that meet the pixels differ most, with their share "
+        "of the variance (figure 7, left, of the ViT paper).",
+        _patch_filters,
+        lambda model, grid: None,
+    ),
+}

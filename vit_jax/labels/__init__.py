@@ -1,11 +1,14 @@
-"""Class names: those of ImageNet-1k and -21k as the official heads count them, and label files.
+"""Class names: those of ImageNet-1k and -21k in the order of the official heads, and label files.
 
-A line of the tables is a WordNet synset and its name: the first of its words, with as many more as
-tell it from another class, or the synset where no word does. Order as timm 1.0.30 lists it.
+Each line of the tables is a WordNet synset and its name: the synset's first word, with as many more
+as distinguish it from other classes, or the synset itself if no word does. The order is timm's
+(1.0.30).
 """
 
+import difflib
 import functools
 import gzip
+import os
 from collections.abc import Sequence
 
 from etils import epath
@@ -14,7 +17,7 @@ _TABLES = {1_000: "imagenet_1k.txt", 21_843: "imagenet_21k.txt.gz"}
 
 
 def imagenet(num_classes: int) -> tuple[list[str], list[str]] | None:
-    """Names and synsets of the ImageNet whose head has so many classes, or None."""
+    """Names and synsets of the ImageNet with this many classes, or None."""
     if num_classes not in _TABLES:
         return None
     rows = [line.split(" ", 1) for line in _lines(num_classes)]
@@ -22,14 +25,14 @@ def imagenet(num_classes: int) -> tuple[list[str], list[str]] | None:
 
 
 def read(labels: epath.PathLike | Sequence[str], num_classes: int) -> list[str]:
-    """Names from a file with one a line (or as they are): as many as the head has classes."""
+    """Class names from a file with one per line, or from a list; there must be `num_classes`."""
     where = "labels"
-    if not isinstance(labels, list | tuple):
+    if isinstance(labels, str | os.PathLike):
         where = str(labels)
         try:
             labels = epath.Path(labels).expanduser().read_text().splitlines()
         except UnicodeDecodeError as e:
-            raise ValueError(f"{where} is not a text file of class names, one a line.") from e
+            raise ValueError(f"{where} is not a text file with one class name per line.") from e
         except OSError as e:
             raise ValueError(f"The label file {where} cannot be read: {e.strerror}.") from e
     names = [str(name).strip() for name in labels]
@@ -39,6 +42,25 @@ def read(labels: epath.PathLike | Sequence[str], num_classes: int) -> list[str]:
             "line i names class i, counted from 0."
         )
     return names
+
+
+def find_class(wanted: str, class_names: Sequence[str]) -> int:
+    """The index of a class given by its name, one of its synonyms, or its number."""
+    if not class_names:
+        raise ValueError(f"There is no class {wanted!r}: the model has no head, so no classes.")
+    names = {
+        name.strip().lower(): index
+        for index, full in reversed(list(enumerate(class_names)))
+        for name in (*full.split(","), full)  # ImageNet's have synonyms
+    }
+    known = {str(index): index for index in range(len(class_names))} | names
+    key = wanted.strip().lower()
+    if key in known:
+        return known[key]
+    near = difflib.get_close_matches(key, names, n=3, cutoff=0.5)
+    number = f"Give a name, or a number from 0 to {len(class_names) - 1}."
+    hint = f"Did you mean {' or '.join(near)}?" if near else number
+    raise ValueError(f"The checkpoint has no class {wanted!r}. {hint}")
 
 
 @functools.cache

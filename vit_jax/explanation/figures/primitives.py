@@ -1,10 +1,11 @@
-"""What all pictures share: sizes, colours, photographs under heat maps, mosaics of small maps.
+"""What all figures share: sizes, colours, photographs under heat maps, mosaics of small maps.
 
-Figures are plain objects, with no global state of pyplot. Colours are told apart by everyone:
-viridis for amounts, red and blue for signs, Okabe and Ito's for lines and points.
+Figures are plain objects; pyplot and its global state are not used. The colours are safe for
+colour-blind readers: viridis for amounts, red and blue for signs, Okabe and Ito's for lines.
 """
 
 import io
+import math
 import textwrap
 
 import cv2
@@ -14,35 +15,47 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from PIL import Image
 
 AMOUNT, SIGNED = "viridis", "RdBu_r"
 BLUE, ORANGE, GRAY = "#0072B2", "#D55E00", "#555555"
 PANEL = 2.6  # inches, the height of a photograph
+_PHOTO = 640  # pixels of a photograph's longer side
 _CELL = 4  # pixels of a patch in a mosaic
 _GAP = 5
-_STRONGEST = 3
+_STRONGEST = 3  # percent
 
 
 def new_figure(width: float, height: float) -> Figure:
     """In inches."""
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06)
-    return figure
+    layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
+    return Figure(figsize=(width, height), layout=layout, facecolor="white")
 
 
 def panels(photo: np.ndarray, count: int, extra_width: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """A row of axes in the shape of a photograph, with space for a title above and a note below."""
+    """A row of axes in the shape of a photograph, with room for a title above and a note below."""
     width = PANEL * np.clip(photo.shape[1] / photo.shape[0], 0.4, 2.5)
     figure = new_figure(count * (width + 0.12) + extra_width, PANEL + 0.9)
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
 def set_title(figure: Figure, text: str) -> None:
-    figure.suptitle(shortened(text, 90), fontsize=11, parse_math=False)
+    short = textwrap.shorten(text, 90, placeholder="…") or text[:90]
+    figure.suptitle(short, fontsize=11, parse_math=False)
 
 
-def shortened(text: str, width: int) -> str:
-    return textwrap.shorten(text, width, placeholder="…") or text[:width]
+def sized_photo(image: np.ndarray) -> np.ndarray:
+    """An 8-bit image `h w c` as `h w 3`, its longer side between half and all of _PHOTO pixels.
+
+    Larger images are reduced; the pixels of smaller ones are repeated.
+    """
+    if image.shape[2] == 1:
+        image = image.repeat(3, axis=2)
+    photo = Image.fromarray(np.ascontiguousarray(image[:, :, :3]))
+    photo.thumbnail((_PHOTO, _PHOTO))
+    times = math.ceil(_PHOTO / 2 / max(photo.size))
+    return np.asarray(photo).repeat(times, axis=0).repeat(times, axis=1)
 
 
 def show_photo(axes: Axes, photo: np.ndarray, title: str = "Input") -> None:
@@ -60,10 +73,10 @@ def show_heat(
     *,
     signed: bool = False,
 ) -> None:
-    """Values of the patches in colour over the photograph in gray, `scaled`.
+    """The patches' values in colour, `scaled`, over the photograph in gray.
 
-    Amounts are coloured from the least to the most there is; signed ones stronger the larger, and
-    what is near zero leaves the photograph as it is.
+    Amounts use the colours from the smallest value to the largest. Signed values are more opaque
+    the larger they are, so that values near zero leave the photograph as it is.
     """
     values = enlarged(scaled(values), photo)
     low = -1.0 if signed else min(float(values.min()), 0.99)
@@ -83,22 +96,22 @@ def show_heat(
 
 
 def enlarged(values: np.ndarray, photo: np.ndarray) -> np.ndarray:
-    """Numbers of patches as numbers of pixels, linear in between."""
+    """One value per pixel from one per patch, interpolated linearly."""
     size = photo.shape[1], photo.shape[0]
     return cv2.resize(values.astype(np.float32), size, interpolation=cv2.INTER_LINEAR)
 
 
 def show_grid(axes: Axes, photo: np.ndarray, colors: np.ndarray, title: str) -> None:
-    """A colour a patch, `gh gw 3`, in the shape of the photograph."""
+    """One colour per patch, `gh gw 3`, in the shape of the photograph."""
     axes.imshow(colors, interpolation="nearest", extent=_extent(photo))
     _bare(axes, title)
 
 
 def scaled(values: np.ndarray) -> np.ndarray:
-    """Divided so that the strongest patches, `_STRONGEST` percent of them, are 1 (or -1).
+    """Divided and clipped so that the strongest patches, _STRONGEST percent, are 1 (or -1).
 
-    Trained models park attention in a few patches that show nothing, corners often; with the
-    largest of all as the scale they would leave the rest of the picture dark.
+    Trained models park attention in a few patches that show nothing, often corners; if the largest
+    value set the scale, those would leave the rest of the figure dark.
     """
     sizes = np.abs(values)
     largest = np.percentile(sizes, 100 - _STRONGEST) or sizes.max()
@@ -111,12 +124,12 @@ def show_mosaic(
     columns: list[str],
     rows: list[str],
     *,
+    lowest: float,
     aspect: float = 1.0,
-    **options,
 ) -> AxesImage:
-    """Small maps `rows columns h w` in one picture, with named ticks.
+    """Small maps `rows columns h w` in one picture, with named ticks; colours from `lowest` to 1.
 
-    `aspect` is the height of a patch to its width.
+    `aspect` is the height of a patch divided by its width.
     """
     num_rows, num_columns, h, w = tiles.shape
     cell = _CELL if max(h, w) > 3 else 4 * _CELL  # so that gaps stay narrow
@@ -124,8 +137,10 @@ def show_mosaic(
     gaps = [(0, 0), (0, 0), (0, _GAP), (0, _GAP)]
     tiles = np.pad(tiles.astype(np.float32), gaps, constant_values=np.nan)
     step_y, step_x = tiles.shape[2:]
-    whole = tiles.swapaxes(1, 2).reshape(num_rows * step_y, num_columns * step_x)
-    picture = axes.imshow(whole[:-_GAP, :-_GAP], interpolation="nearest", aspect=aspect, **options)
+    whole = tiles.swapaxes(1, 2).reshape(num_rows * step_y, num_columns * step_x)[:-_GAP, :-_GAP]
+    picture = axes.imshow(
+        whole, interpolation="nearest", aspect=aspect, cmap=AMOUNT, vmin=lowest, vmax=1
+    )
     axes.set_xticks((step_x - _GAP - 1) / 2 + step_x * np.arange(num_columns), columns)
     axes.set_yticks((step_y - _GAP - 1) / 2 + step_y * np.arange(num_rows), rows)
     axes.tick_params(length=0, labelsize=8)
@@ -134,10 +149,10 @@ def show_mosaic(
 
 
 def add_scale(figure: Figure, colors: ScalarMappable, axes: Axes, label: str) -> None:
-    """A colour bar as tall as the picture, beside it."""
+    """A colour bar beside the axes, as tall as they are."""
     box = axes.get_window_extent()
     width = 0.12 * figure.dpi / box.width  # inches, as a share of the axes
-    beside = axes.inset_axes([1 + width / 2, 0, width, 1])
+    beside = axes.inset_axes((1 + width / 2, 0, width, 1))
     bar = figure.colorbar(colors, cax=beside)
     bar.outline.set_visible(False)
     beside.tick_params(labelsize=8)
@@ -145,7 +160,7 @@ def add_scale(figure: Figure, colors: ScalarMappable, axes: Axes, label: str) ->
 
 
 def as_png(figure: Figure) -> bytes:
-    """Without the margins that nothing is drawn on."""
+    """Without empty margins."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=180, bbox_inches="tight", pad_inches=0.08)
     return file.getvalue()

@@ -1,0 +1,1 @@
+"""Arrays as matplotlib figures. Nothing here knows a model."""

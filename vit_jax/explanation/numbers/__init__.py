@@ -1,0 +1,1 @@
+"""What is inside a model, as arrays. Nothing here draws."""
