@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from vit_jax.cli import command as commands
+from vit_jax.cli import compilation_cache
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,7 +19,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 @pytest.fixture
 def no_compilation_cache(monkeypatch):
     """For commands run in this process: they would turn jax's cache on for all tests after them."""
-    monkeypatch.setattr(commands, "use_compilation_cache", lambda *_: None)
+    monkeypatch.setattr(compilation_cache, "enable", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

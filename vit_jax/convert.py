@@ -3,7 +3,7 @@
     python -m vit_jax.convert IN OUT [--to npz|orbax|timm|hf|lucidrains] [--num_heads N]
 
 IN is an official .npz, an Orbax directory, or timm, Hugging Face or vit-pytorch weights (a
-.safetensors file or a folder with a config.json); which of them, the content tells. Prints what was
+.safetensors file or a folder with a config.json); its content decides which. Prints what was
 renamed, transposed, summed and dropped.
 """
 
@@ -12,36 +12,30 @@ import sys
 
 from vit_jax import checkpoint
 from vit_jax.checkpoint.conversion import TARGETS
-from vit_jax.cli import command as commands
+from vit_jax.cli.command import Command
+from vit_jax.cli.options import count, size
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m vit_jax.convert",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help="the checkpoint to read: a file or a folder")
     parser.add_argument("target", metavar="OUT", help="the file or folder to write")
     parser.add_argument(
         "--to",
         choices=TARGETS,
-        help="what to write; without it OUT's name tells: .npz, .safetensors (timm), else orbax",
+        help="what to write; by default OUT's name decides: .npz, .safetensors (timm), else orbax",
     )
     parser.add_argument(
         "--num_heads",
-        type=int,
-        help="attention heads, for weights that do not tell and have no config.json beside them",
+        type=count,
+        help="attention heads, for weights without a config.json beside them",
     )
     parser.add_argument(
         "--image_size",
-        type=_size,
-        metavar="H,W",
-        help="height,width in pixels, for an .npz whose position grid is not square",
+        type=size,
+        metavar="N|H,W",
+        help="in pixels, for an .npz whose position grid is not square",
     )
     parser.add_argument("--quiet", action="store_true", help="print one line only")
-    args = parser.parse_args(argv)
-    return commands.explained("convert", lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -60,10 +54,7 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _size(text: str) -> tuple[int, int]:
-    height, width = (int(part) for part in text.split(","))
-    return height, width
-
+main = Command("convert", __doc__, add_arguments, run).main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,7 +14,7 @@ Prints a report, and writes evaluation.json and confusion_matrix.png into --out.
 from vit_jax.cli.huge_pages import use_huge_pages
 
 if __name__ == "__main__":
-    use_huge_pages()  # may start this process anew, so before what is slow to import
+    use_huge_pages()  # may start this process again, so it comes before slow imports
 
 import argparse
 import functools
@@ -30,9 +30,14 @@ import numpy as np
 
 from vit_jax import data
 from vit_jax import labels as label_lists
+from vit_jax.atomic import replacing
 from vit_jax.classifier import Classifier
-from vit_jax.cli import command as commands
-from vit_jax.cli import options as checkpoint_options
+from vit_jax.cli import compilation_cache
+from vit_jax.cli.command import Command
+from vit_jax.cli.files import check_directory
+from vit_jax.cli.model_options import CHECKPOINT_HELP, add_model_options, load_model
+from vit_jax.cli.options import count
+from vit_jax.cli.progress import progress
 from vit_jax.config import DATA_SET, fine_tuning
 from vit_jax.evaluation import probes
 from vit_jax.evaluation.confusion import MOST_CLASSES, confusion_matrix, draw_confusion
@@ -43,11 +48,8 @@ from vit_jax.run.report import class_table
 Examples = dict[str, np.ndarray]  # a row an example
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = commands.parser("evaluate", __doc__)
-    parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", nargs="?", help=checkpoint_options.CHECKPOINT_HELP
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help=CHECKPOINT_HELP)
     parser.add_argument("--compare", metavar="B", nargs="+", default=[], help="more, in one table")
     parser.add_argument("--dataset", help="a tfds name, a folder, a CSV/TSV, or 'digits'")
     parser.add_argument("--split", help="what to evaluate on: test, 'train[:10%%]', …")
@@ -55,24 +57,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tfds_data_dir", help="where tfds data sets are prepared")
     parser.add_argument("--few_shot", action="store_true", help="ridge regression on few examples")
     parser.add_argument("--knn", action="store_true", help="nearest neighbours")
-    parser.add_argument("--neighbors", type=commands.count, default=10, help="with --knn [10]")
-    parser.add_argument("--batch_size", type=commands.count, default=64, help="images at once [64]")
+    parser.add_argument("--neighbors", type=count, default=10, help="with --knn [10]")
+    parser.add_argument("--batch_size", type=count, default=64, help="images at once [64]")
     parser.add_argument("--out", default="evaluation", help="directory for the files [evaluation]")
-    checkpoint_options.add_options(parser)
-    args = parser.parse_args(argv)
-    paths = [args.checkpoint] * (args.checkpoint is not None) + args.compare
+    add_model_options(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    paths = [path for path in (args.checkpoint, *args.compare) if path]
     if not paths:
-        parser.error("give a CHECKPOINT, or --compare several")
-    return commands.explained("evaluate", lambda: run(paths, args))
-
-
-def run(paths: Sequence[str], args: argparse.Namespace) -> None:
+        raise ValueError("give a CHECKPOINT, or --compare several. See --help.")
     out = Path(args.out).expanduser()
-    commands.check_directory(out)
-    commands.use_compilation_cache()
+    check_directory(out)
+    compilation_cache.enable()
     results = []
     for path in paths:
-        classifier = checkpoint_options.load_checkpoint(path, args)
+        classifier = load_model(path, args)
         result, matrix = evaluate(classifier, args)
         out.mkdir(parents=True, exist_ok=True)
         results.append({"checkpoint": path, **result})
@@ -81,13 +81,13 @@ def run(paths: Sequence[str], args: argparse.Namespace) -> None:
             name = "confusion_matrix.png"
             if len(paths) > 1:
                 name = f"confusion_matrix_{len(results)}.png"
-            with commands.replacing(out / name) as partial:
+            with replacing(out / name) as partial:
                 title = f"{Path(path).name}\n{result['dataset']} {result['split']}"
                 draw_confusion(matrix, result["classes"], partial, title)
             print(f"Confusion matrix: {out / name}")
     if len(paths) > 1:
         print(compare(results))
-    with commands.replacing(out / "evaluation.json") as partial:
+    with replacing(out / "evaluation.json") as partial:
         partial.write_text(json.dumps(results if len(paths) > 1 else results[0], indent=1) + "\n")
     print(f"The same as JSON: {out / 'evaluation.json'}")
 
@@ -181,7 +181,7 @@ def run_model(
     batches = data.eval_batches(config, source, preprocessing=preprocessing)
     score = functools.partial(_score, classifier.model, loss, features)
     rows: dict[str, list[np.ndarray]] = {}
-    with commands.progress(f"{source.name} {source.split}", len(source)) as advance:
+    with progress(f"{source.name} {source.split}", len(source)) as advance:
         for batch in data.prefetch_to_device(iter(batches)):
             mask = np.asarray(batch["mask"])
             scored = {"label": batch["label"], **score(classifier.params, batch)}
@@ -299,6 +299,8 @@ def _numbers(result: dict[str, Any]) -> dict[str, str]:
     told = {name: f"{value:.2%}" for name, value in shares.items() if value is not None}
     return told | ({"loss": f"{result['loss']:.4f}"} if "loss" in result else {})
 
+
+main = Command("evaluate", __doc__, add_arguments, run).main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,8 +1,6 @@
-"""`python -m vit_jax.main`, as users of google-research/vision_transformer call it; see
-vit_jax.train.
-"""
+"""`python -m vit_jax.main` is `vit_jax.train` by its name in google-research/vision_transformer."""
 
-from vit_jax.train import run
+import runpy
 
 if __name__ == "__main__":
-    run()
+    runpy.run_module("vit_jax.train", run_name="__main__", alter_sys=True)

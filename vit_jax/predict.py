@@ -4,17 +4,17 @@
     python -m vit_jax.predict CHECKPOINT IMAGE … --features OUT.npz [--per_patch]
 
 An IMAGE is a file, a folder (all images below it), a quoted pattern ('photos/**/*.jpg'), or - for a
-list on standard input, one path a line. --features writes what the head sees, an array `features`
-with a row for each of `files`, in place of predictions; --per_patch a grid of vectors an image.
+list on standard input, one path per line. --features writes what the head sees in place of
+predictions: an array `features` with a row for each of `files`, or with --per_patch a grid of rows.
 
-Exit codes: 0 all went well, 3 some files could not be read (each is named, and the rest are done),
-1 an error, told in one line.
+Exit codes: 0 success, 3 some files could not be read (each is named, and the rest are done), 1 an
+error, explained in one line.
 """
 
 from vit_jax.cli.huge_pages import use_huge_pages
 
 if __name__ == "__main__":
-    use_huge_pages()  # may start this process anew, so before what is slow to import
+    use_huge_pages()  # may start this process again, so it comes before slow imports
 
 import argparse
 import collections
@@ -29,54 +29,56 @@ import numpy as np
 
 from vit_jax.checkpoint.npz import write_archive
 from vit_jax.classifier import Classifier, padded_size
-from vit_jax.cli import command as commands
-from vit_jax.cli import options as checkpoint_options
-from vit_jax.cli.contact_sheet import ContactSheet
+from vit_jax.cli import compilation_cache, contact_sheet
+from vit_jax.cli.command import Command
+from vit_jax.cli.files import check_writable
+from vit_jax.cli.model_options import CHECKPOINT_HELP, add_model_options, load_model
+from vit_jax.cli.options import count
+from vit_jax.cli.progress import progress
 from vit_jax.data.files import FileBatch, find_images, read_batches
 
 EXIT_SOME_FAILED = 3
-Prediction = tuple[str, list[tuple[str, float]]]  # file, (class name, probability) from the best on
+MOST_CELLS = 60  # so that a contact sheet stays a picture one can look at
+CELL_CLASSES = 3
+Prediction = tuple[str, list[tuple[str, float]]]  # file, (class name, probability), best first
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = commands.parser("predict", __doc__)
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=checkpoint_options.CHECKPOINT_HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT_HELP)
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="file, folder, pattern, or -")
-    parser.add_argument("--top_k", type=commands.count, default=5, help="classes an image [5]")
+    parser.add_argument("--top_k", type=count, default=5, help="classes per image [5]")
     parser.add_argument("--format", choices=PRINTERS, default="table")
     parser.add_argument("--features", metavar="OUT.npz", help="write features, predict nothing")
-    parser.add_argument("--per_patch", action="store_true", help="with --features: of each patch")
+    parser.add_argument("--per_patch", action="store_true", help="with --features: for each patch")
     parser.add_argument(
-        "--contact_sheet", metavar="OUT.png", help=f"draw the first {ContactSheet.MOST} images"
+        "--contact_sheet", metavar="OUT.png", help=f"draw the first {MOST_CELLS} images"
     )
-    parser.add_argument("--batch_size", type=commands.count, default=32, help="images at once [32]")
-    checkpoint_options.add_options(parser)
-    args = parser.parse_args(argv)
-    return commands.explained("predict", lambda: run(args))
+    parser.add_argument("--batch_size", type=count, default=32, help="images at once [32]")
+    add_model_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     _check(args)
-    commands.use_compilation_cache()
+    compilation_cache.enable()
     paths, total = find_images(args.images, sys.stdin), None
-    if "-" not in args.images:  # a list may be without end
+    if "-" not in args.images:  # a list may be endless
         paths = list(paths)
         total = len(paths)
-    classifier = checkpoint_options.load_checkpoint(args.checkpoint, args)
+    classifier = load_model(args.checkpoint, args)
     shape = (*classifier.card["image_size"], classifier.card["channels"])
     size = padded_size(total or args.batch_size, args.batch_size)
     failures = collections.Counter()
-    with commands.progress("images", total) as advance:
+    with progress("images", total) as advance:
         batches = read_batches(paths, classifier.transform, shape, size)
-        batches = _telling_errors(batches, advance, failures)
+        batches = _reporting_errors(batches, advance, failures)
         if args.features:
             write_features(classifier, batches, Path(args.features), per_patch=args.per_patch)
         else:
-            sheet = ContactSheet(classifier.card) if args.contact_sheet else None
+            cells = [] if args.contact_sheet else None
             width = max(map(len, paths)) if total else 0
-            PRINTERS[args.format](predictions(classifier, batches, args.top_k, sheet), width)
-            if sheet:
-                sheet.save(args.contact_sheet)
+            PRINTERS[args.format](predictions(classifier, batches, args.top_k, cells), width)
+            if cells is not None:
+                save_contact_sheet(cells, args.contact_sheet)
     return EXIT_SOME_FAILED if failures.total() else 0
 
 
@@ -86,10 +88,10 @@ def _check(args: argparse.Namespace) -> None:
     if args.features and args.contact_sheet:
         raise ValueError("--features predicts nothing that --contact_sheet could show; give one.")
     for path in (args.features, args.contact_sheet):
-        commands.check_writable(path)
+        check_writable(path)
 
 
-def _telling_errors(
+def _reporting_errors(
     batches: Iterable[FileBatch], advance: Callable[[int], None], failures: collections.Counter
 ) -> Iterator[FileBatch]:
     for batch in batches:
@@ -105,9 +107,9 @@ def predictions(
     classifier: Classifier,
     batches: Iterable[FileBatch],
     top_k: int,
-    sheet: ContactSheet | None = None,
+    cells: list[contact_sheet.Cell] | None = None,
 ) -> Iterator[Prediction]:
-    """The best `top_k` classes of each file, in the files' order; also onto the sheet."""
+    """The best `top_k` classes of each file, in the files' order; `cells` gets the first files."""
     if classifier.card["num_classes"] == 0 or "unpooled" in classifier.card["model"].get(
         "classifier", ""
     ):
@@ -119,10 +121,23 @@ def predictions(
         for path, image, row in rows:
             best = np.argsort(-row, kind="stable")[:top_k]
             top = [(names[i], float(row[i])) for i in best]
-            if sheet:
-                sheet.add(image, path, top)
+            if cells is not None and len(cells) < MOST_CELLS:
+                lines = [f"{probability:.1%} {name}" for name, probability in top[:CELL_CLASSES]]
+                cells.append(contact_sheet.Cell(_pixels(classifier, image), Path(path).name, lines))
             yield path, top
         sys.stdout.flush()
+
+
+def _pixels(classifier: Classifier, image: np.ndarray) -> np.ndarray:
+    """The model's input as a picture, `h w c` in 8 bits."""
+    mean, std = (np.float32(classifier.card["preprocessing"][key]) for key in ("mean", "std"))
+    return np.clip(255 * (image * std + mean), 0, 255).round().astype(np.uint8)
+
+
+def save_contact_sheet(cells: list[contact_sheet.Cell], path: str) -> None:
+    if not cells:
+        raise ValueError(f"{path} is not drawn: none of the images could be read.")
+    contact_sheet.save(contact_sheet.draw(contact_sheet.square(cells)), path)
 
 
 def write_features(
@@ -167,6 +182,8 @@ def print_csv(rows: Iterable[Prediction], _: int) -> None:
 
 
 PRINTERS = {"table": print_table, "jsonl": print_jsonl, "csv": print_csv}
+
+main = Command("predict", __doc__, add_arguments, run).main
 
 if __name__ == "__main__":
     sys.exit(main())

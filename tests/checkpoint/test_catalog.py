@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.checkpoint.http_server import serving
-from tests.conftest import ROOT
-from vit_jax import checkpoint, checkpoints, models
+from vit_jax import catalog as command
+from vit_jax import checkpoint, models
 from vit_jax.checkpoint import augreg, catalog, download
 from vit_jax.models import zoo
 
@@ -65,10 +65,6 @@ def test_the_recommended_augreg_models_are_all_there():
 def test_a_bucket_file_is_listed_once():
     paths = [home for e in ENTRIES.values() for home in e.homes if home.startswith("gs://")]
     assert len(paths) == len(set(paths))
-
-
-def test_the_table_for_people_is_the_table_in_the_package():
-    assert (ROOT / "checkpoints" / "catalog.csv").read_text() == catalog.TABLE.read_text()
 
 
 @pytest.fixture
@@ -186,24 +182,24 @@ def test_the_augreg_index_may_be_remote(server, index, tmp_path):
 
 
 def test_the_command_lists_shows_and_fetches(server, tmp_path, capsys):
-    assert checkpoints.main(["list", "mixer"]) == 0
+    assert command.main(["list", "mixer"]) == 0
     listed = capsys.readouterr().out
     assert "Mixer-L_16-i1k" in listed
     assert "ViT-L_16" not in listed
-    assert checkpoints.main(["show", NAME]) == 0
+    assert command.main(["show", NAME]) == 0
     assert "Apache-2.0" in capsys.readouterr().out
-    assert checkpoints.main(["fetch", NAME, "--cache", str(tmp_path)]) == 0
+    assert command.main(["fetch", NAME, "--cache", str(tmp_path)]) == 0
     output = capsys.readouterr()
     assert output.out.strip() == str(tmp_path / NAME / "hub")
     assert "model.safetensors" in output.err  # progress, in plain lines
 
 
 def test_the_command_ends_with_one_line_and_a_code(server, tmp_path, capsys):
-    assert checkpoints.main(["show", "augreg-Ti_16"]) == 1
+    assert command.main(["show", "augreg-Ti_16"]) == 1
     assert "Did you mean augreg-Ti_16-i21k" in capsys.readouterr().err
     server.behaviours[HUB + "config.json"] = [403]
     server.behaviours[BUCKET] = [403]
-    assert checkpoints.main(["fetch", NAME, "--cache", str(tmp_path)]) == 1
+    assert command.main(["fetch", NAME, "--cache", str(tmp_path)]) == 1
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 

@@ -184,7 +184,7 @@ def test_the_real_model_there_and_back_gives_identical_logits(shared, to, tmp_pa
 
 def test_torch_is_never_imported():
     program = (
-        "import sys, vit_jax.convert, vit_jax.checkpoints; "
+        "import sys, vit_jax.convert, vit_jax.catalog; "
         "sys.exit('torch' in sys.modules or 'tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -1,8 +1,131 @@
-"""What all commands share."""
+"""What every command does with its arguments, its errors and its exit code."""
 
-from vit_jax.cli import command as commands
+import subprocess
+import sys
+
+import pytest
+
+from vit_jax.cli import options
+from vit_jax.cli.command import Command
+from vit_jax.config import OPTIONS, default_config
+
+
+def command(run, **fields):
+    def add_arguments(parser):
+        parser.add_argument("--size", type=options.size)
+        parser.add_argument("--count", type=options.count)
+        parser.add_argument("--fraction", type=options.fraction)
+
+    return Command("try", "Tries.", add_arguments, run, **fields)
+
+
+def fail(_):
+    raise ValueError("it was\nwrong")
+
+
+def test_an_error_is_one_line_and_exit_code_1(capsys):
+    assert command(fail).main([]) == 1
+    assert capsys.readouterr().err == "try: it was wrong\n"
 
 
 def test_the_systems_own_errors_name_the_file_and_the_reason(tmp_path, capsys):
-    assert commands.explained("convert", lambda: tmp_path.read_bytes()) == 1
-    assert capsys.readouterr().err == f"convert: {tmp_path}: Is a directory.\n"
+    assert command(lambda _: tmp_path.read_bytes()).main([]) == 1
+    assert capsys.readouterr().err == f"try: {tmp_path}: Is a directory.\n"
+
+
+@pytest.mark.parametrize(("argv", "variable"), [(["--debug"], "0"), ([], "1")])
+def test_debug_shows_the_traceback_above_the_line(argv, variable, capsys, monkeypatch):
+    monkeypatch.setenv("VIT_JAX_DEBUG", variable)
+    assert command(fail).main(argv) == 1
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert last == "try: it was wrong"
+
+
+def test_our_own_mistakes_keep_their_traceback():
+    with pytest.raises(ZeroDivisionError):
+        command(lambda _: 1 / 0).main([])
+
+
+def test_what_comes_after_an_error_gets_the_exit_code(capsys):
+    codes = []
+    assert command(fail, after_error=codes.append).main([]) == 1
+    assert codes == [1]
+
+
+def test_a_command_may_choose_its_exit_code():
+    assert command(lambda _: 75).main([]) == 75
+    assert command(lambda _: None).main([]) == 0
+
+
+def test_ctrl_c_is_130_without_a_word(capsys):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    assert command(interrupt).main([]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    program = (
+        "import sys; from vit_jax.cli.command import Command; "
+        "sys.exit(Command('try', '', lambda _: None, lambda _: print('line')).main([]))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--siez=3", "more"], "unrecognized arguments: --siez=3 more. See --help."),
+        (["--coun=3"], "unrecognized arguments: --coun=3. See --help."),
+        (["--size=3,4,5"], "argument --size: '3,4,5' is neither a number nor HEIGHT,WIDTH."),
+        (["--size=0"], "argument --size: '0' is neither a number nor HEIGHT,WIDTH."),
+        (["--count=-1"], "argument --count: '-1' is not a whole number above 0."),
+        (["--fraction=2"], "argument --fraction: '2' is not a number above 0 and at most 1."),
+    ],
+)
+def test_wrong_arguments_are_one_line(argv, message, capsys):
+    assert command(lambda _: pytest.fail("it ran")).main(argv) == 1
+    assert capsys.readouterr().err.startswith(f"try: {message}")
+
+
+def test_options_have_their_types():
+    seen = {}
+    argv = ["--size=256,192", "--count", "3", "--fraction=0.5"]
+    assert command(lambda args: seen.update(vars(args))).main(argv) == 0
+    assert (seen["size"], seen["count"], seen["fraction"]) == ((256, 192), 3, 0.5)
+
+
+# Commands that take a recipe
+
+
+def test_a_command_with_a_recipe_gets_the_config():
+    seen = {}
+    run = command(lambda args: seen.update(vars(args)), default_recipe=default_config)
+    assert run.main(["--config.batch=3", "--count=2", "--config.pp.crop", "(32,48)"]) == 0
+    assert (seen["config"].batch, seen["config"].pp.crop, seen["count"]) == (3, (32, 48), 2)
+
+
+def assert_lists_every_option(text):
+    lines = text.splitlines()
+    for name, option in OPTIONS.items():
+        (line,) = [line for line in lines if line.split()[:1] == [name]]
+        assert option.meaning in line
+        assert line.endswith(f"[{option.default!r}]")
+
+
+def test_help_lists_every_option_with_its_default_and_meaning(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command(fail, default_recipe=default_config).main(["--config=gone.py", "--help"])
+    assert stopped.value.code == 0
+    assert_lists_every_option(capsys.readouterr().out)
+
+
+def test_help_of_train_lists_every_option_with_its_default_and_meaning():
+    program = [sys.executable, "-m", "vit_jax.train", "--help"]
+    assert_lists_every_option(subprocess.run(program, capture_output=True, text=True).stdout)

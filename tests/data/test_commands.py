@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
+from vit_jax.cli.contact_sheet import CELL, LINE, MARGIN
 from vit_jax.config import OPTIONS, default_config
 from vit_jax.data import open_source, split_sizes
 
@@ -32,7 +33,7 @@ def test_a_data_set_is_shown(numbered, tmp_path):
 def test_a_wrong_name_costs_one_line(tmp_path):
     done = run("vit_jax.data", tmp_path / "nowhere")
     assert done.returncode != 0 and done.stdout == ""
-    assert done.stderr == f"error: there is no folder or CSV/TSV file at {tmp_path}/nowhere\n"
+    assert done.stderr == f"data: there is no folder or CSV/TSV file at {tmp_path}/nowhere\n"
 
 
 def test_converting_on_the_command_line(golden, tmp_path):
@@ -40,20 +41,20 @@ def test_converting_on_the_command_line(golden, tmp_path):
     done = run("vit_jax.data.convert_tfrecord", source, tmp_path)
     assert done.returncode == 0 and f"--config.tfds_data_dir={tmp_path}" in done.stdout
     again = run("vit_jax.data.convert_tfrecord", source, tmp_path)
-    assert again.returncode != 0 and again.stderr.startswith("error: ")
+    assert again.returncode != 0 and again.stderr.startswith("data.convert_tfrecord: ")
     assert again.stderr.count("\n") == 1
 
 
 def test_the_contact_sheet_has_the_evaluation_view_first(numbered, config_for):
+    from vit_jax.data import eval_transform, preprocessing
     from vit_jax.data.__main__ import contact_sheet
 
-    config = config_for(numbered, **{"pp.crop": 160})
+    config = config_for(numbered, **{"pp.crop": CELL})  # drawn as it is, not resized
     source = open_source(config)
     sheet = np.asarray(contact_sheet(config, source, rows=1, views=1))
-    from vit_jax.data import eval_transform, preprocessing
-
     expected = eval_transform(preprocessing(config), uint8=True)(source[0].image)
-    assert (sheet[44:204, 8:168] == expected).all()
+    top = MARGIN + LINE  # below the heading
+    assert (sheet[top : top + CELL, MARGIN : MARGIN + CELL] == expected).all()
 
 
 def test_broken_images_are_counted_and_left_off(numbered, config_for):

@@ -1,129 +1,101 @@
-"""What the commands share: a user's error is one line and exit code 1, never a traceback."""
+"""How a command is declared, and what becomes of its errors.
+
+A command's file ends with
+
+    main = Command("predict", __doc__, add_arguments, run).main
+
+    if __name__ == "__main__":
+        sys.exit(main())
+"""
 
 import argparse
-import contextlib
-import logging
+import dataclasses
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import traceback
+from collections.abc import Callable, Sequence
 
-import jax
+import ml_collections
 from absl import app, flags
 from absl import logging as absl_logging
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-log = logging.getLogger(__name__)
-
-
-def parser(name: str, doc: str) -> argparse.ArgumentParser:
-    """An argument parser whose --help is the command's docstring."""
-    return argparse.ArgumentParser(
-        prog=f"python -m vit_jax.{name}",
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+from vit_jax.cli import compilation_cache, recipe
+from vit_jax.cli.options import Parser
+from vit_jax.config import describe_options
 
 
-def size(text: str) -> tuple[int, int]:
-    """224 or 256,192 as (height, width), for argparse."""
-    sides = tuple(int(part) for part in text.split(","))
-    if len(sides) not in (1, 2) or min(sides) < 1:
-        raise ValueError(text)
-    return sides[0], sides[-1]
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A user's mistake (ValueError, OSError) is one line on standard error and exit code 1.
 
+    --debug, or VIT_JAX_DEBUG=1 in the environment, shows the traceback above that line.
 
-def count(text: str) -> int:
-    """A whole number from 1 on, for argparse."""
-    if int(text) < 1:
-        raise ValueError(text)
-    return int(text)
+    A command with a `default_recipe` also takes --config FILE[:ARGUMENTS] and --config.NAME=VALUE.
+    Its `run` finds the resulting config in `args.config`; without --config FILE, the values start
+    from those of `default_recipe()`.
+    """
 
+    name: str
+    doc: str | None
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int | None]
+    default_recipe: Callable[[], ml_collections.ConfigDict] | None = None
+    log_level: int = absl_logging.WARNING  # for libraries: tfds and Orbax log every file they open
+    after_error: Callable[[int], None] | None = None  # gets the exit code once the line is printed
 
-def explained(name: str, function: Callable[[], int | None]) -> int:
-    """Runs a command; its exit code. What a user got wrong is one line on standard error."""
-    absl_logging.set_verbosity(absl_logging.WARNING)  # tfds and Orbax tell every file they open
-    try:
-        return function() or 0
-    except BrokenPipeError:  # whoever read the output, `head` for one, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (ValueError, OSError) as e:
-        print(f"{name}: {one_line(e)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Runs the command with these arguments, or the process's own; returns the exit code."""
+        argv = list(sys.argv[1:] if argv is None else argv)
+        debug = "--debug" in argv or os.environ.get("VIT_JAX_DEBUG", "0") not in ("", "0")
+        absl_logging.set_verbosity(self.log_level)
+        try:
+            code = self.run(self.parse(argv)) or 0
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:  # whoever read the output, `head` for example, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except (ValueError, OSError) as error:
+            if debug:
+                traceback.print_exc()
+            print(f"{self.name}: {one_line(error)}", file=sys.stderr)
+            if self.after_error:
+                self.after_error(1)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+
+    def parse(self, argv: list[str]) -> argparse.Namespace:
+        parser, args = self.parser(), argparse.Namespace()
+        argv = [word for word in argv if word != "--debug"]  # it may stand anywhere
+        if self.default_recipe and not {"-h", "--help"} & set(argv):
+            args.config, argv = recipe.read(argv, self.default_recipe)
+        return parser.parse_args(argv, args)
+
+    def parser(self) -> Parser:
+        parser = Parser(prog=f"python -m vit_jax.{self.name}", description=self.doc)
+        if self.default_recipe:
+            parser.epilog = describe_options()
+            recipe.add_arguments(parser)
+        self.add_arguments(parser)
+        parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        return parser
 
 
 def one_line(error: Exception) -> str:
-    """What a user needs of an error; of the system's own, the file and the reason."""
+    """What a user needs to know of an error; for the system's own, the file and the reason."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}."
-    said = str(error).partition("\n-----")[0]  # what JAX says below it is of its own frames
-    return " ".join(said.split())
+    message = str(error).partition("\n-----")[0]  # below this line JAX describes its own frames
+    return " ".join(message.split())
 
 
-def check_writable(path: str | os.PathLike | None) -> None:
-    """Refuses a file that could not be written in the end, before the work begins."""
-    if path is None:
-        return
-    path = Path(path).expanduser()
-    if path.is_dir():
-        raise ValueError(f"{path} is a directory; give the name of a file to write.")
-    folder = path.parent
-    if not folder.is_dir():
-        raise ValueError(f"{path} cannot be written: there is no directory {folder}.")
-    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise ValueError(f"{path} cannot be written: no permission. Choose another place.")
-
-
-def check_directory(out: Path) -> None:
-    """Refuses a directory that could not be made or written into, before the work begins."""
-    existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not existing.is_dir():
-        raise ValueError(f"{existing} is a file; --out takes a directory.")
-    if not os.access(existing, os.W_OK):
-        raise ValueError(f"{out} cannot be written: no permission. Choose another place, --out.")
-
-
-@contextlib.contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """A name to write to; what is written there becomes `path` if all goes well, else nothing."""
-    path = Path(path).expanduser()
-    partial = path.parent / f".{os.getpid()}.partial{path.suffix}"
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left on a terminal, nothing elsewhere; call the result to advance it."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # Lines for a person go above the bar; those for a file or a program must not.
-    options = {"transient": True, "redirect_stdout": sys.stdout.isatty()}
-    with Progress(*columns, console=console, **options) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda number: bar.advance(task, number)
+# What train.py and plan.py use until they are declared as Commands; then it goes.
 
 
 def use_compilation_cache(path: str = "auto") -> None:
-    """Compiled programs are kept between runs, in the user's cache unless told otherwise."""
-    if not path:
-        return
-    directory = Path.home() / ".cache" / "vit_jax" / "compiled" if path == "auto" else Path(path)
-    jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-    jax.config.update("jax_compilation_cache_max_size", 2 * 2**30)
-    log.info("Compiled programs are kept in %s.", directory)
+    compilation_cache.enable(path)
 
 
 def run(

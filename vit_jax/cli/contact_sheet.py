@@ -1,83 +1,97 @@
-"""One picture of many images, each as the model sees it, with what the model says below it."""
+"""One picture of many images in rows, with a few words below them."""
 
+import dataclasses
+import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vit_jax.cli import command as commands
+from vit_jax.atomic import replacing
 
-_CELL = 176  # pixels of an image's longer side
-_MARGIN = 12
-_LINE = 16
-_BEST = 3  # classes told of each image
-
-
-class ContactSheet:
-    """Takes the first MOST images, so that it stays a picture one can look at."""
-
-    MOST = 60
-
-    def __init__(self, card: dict[str, Any]):
-        self._mean, self._std = (
-            np.array(card["preprocessing"][key], np.float32) for key in ("mean", "std")
-        )
-        self._cells: list[tuple[Image.Image, list[str]]] = []
-
-    def add(self, image: np.ndarray, path: str, top: Sequence[tuple[str, float]]) -> None:
-        """`image` is the model's input, h w c."""
-        if len(self._cells) < self.MOST:
-            said = [f"{probability:.1%} {name}" for name, probability in top[:_BEST]]
-            self._cells.append((self._thumbnail(image), [Path(path).name, *said]))
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes a PNG, whole or not at all."""
-        if not self._cells:
-            raise ValueError(f"{path} is not drawn: none of the images could be read.")
-        with commands.replacing(path) as partial:
-            self.draw().save(partial, "PNG")
-
-    def draw(self) -> Image.Image:
-        num_columns = math.ceil(math.sqrt(len(self._cells)))
-        num_rows = math.ceil(len(self._cells) / num_columns)
-        width, height = self._cells[0][0].size
-        step_x = max(width, _CELL) + _MARGIN
-        step_y = height + (_BEST + 1) * _LINE + _MARGIN
-        size = (num_columns * step_x + _MARGIN, num_rows * step_y + _MARGIN)
-        sheet = Image.new("RGB", size, "white")
-        draw = ImageDraw.Draw(sheet)
-        fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"  # it has more than Latin letters
-        font = ImageFont.truetype(str(fonts / "DejaVuSans.ttf"), 12)
-        bold = ImageFont.truetype(str(fonts / "DejaVuSans-Bold.ttf"), 12)
-        for index, (image, lines) in enumerate(self._cells):
-            x = _MARGIN + index % num_columns * step_x
-            y = _MARGIN + index // num_columns * step_y
-            sheet.paste(image, (x, y))
-            for number, line in enumerate(lines):
-                style = bold if number == 1 else font
-                place = (x, y + height + 2 + number * _LINE)
-                color = "gray" if number == 0 else "black"
-                draw.text(place, _fitting(line, style, step_x - 4), fill=color, font=style)
-        return sheet
-
-    def _thumbnail(self, image: np.ndarray) -> Image.Image:
-        pixels = np.clip(255 * (image * self._std + self._mean), 0, 255).round().astype(np.uint8)
-        if pixels.shape[2] not in (1, 3, 4):
-            pixels = pixels[:, :, :1]
-        picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-        factor = _CELL / max(picture.size)
-        size = [round(side * factor) for side in picture.size]
-        kind = Image.Resampling.NEAREST if factor > 2 else Image.Resampling.BICUBIC
-        return picture.convert("RGB").resize(size, kind)
+CELL = 176  # pixels of an image's longer side
+MARGIN = 12
+LINE = 16
 
 
-def _fitting(text: str, font: ImageFont.FreeTypeFont, width: int) -> str:
-    """The text, cut short with an ellipsis where it would run into its neighbour."""
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """An image, `h w c` in 8 bits; below it a title in gray, then lines, the first of them bold."""
+
+    image: np.ndarray
+    title: str = ""
+    lines: Sequence[str] = ()
+
+    @property
+    def words(self) -> list[tuple[str, str, str]]:
+        """Text, font and colour, line by line."""
+        title = [(self.title, "DejaVuSans", "gray")] if self.title else []
+        first = [(line, "DejaVuSans-Bold", "black") for line in self.lines[:1]]
+        return title + first + [(line, "DejaVuSans", "black") for line in self.lines[1:]]
+
+
+def square(cells: Sequence[Cell]) -> list[Sequence[Cell]]:
+    """About as many rows as columns."""
+    columns = math.ceil(math.sqrt(len(cells)))
+    return [cells[start : start + columns] for start in range(0, len(cells), columns)]
+
+
+def draw(rows: Sequence[Sequence[Cell]], headings: Mapping[int, str] | None = None) -> Image.Image:
+    """Images of one shape in rows. A heading goes above its column, which begins a new group.
+
+    Words are cut at the width of their image, or of the row if only its first image has any.
+    """
+    headings = headings or {}
+    width, height = _thumbnail(rows[0][0].image).size
+    crowded = any(cell.words for row in rows for cell in row[1:])
+    step_x = (max(width, CELL) if crowded else width) + MARGIN
+    step_y = height + LINE * max(len(cell.words) for row in rows for cell in row) + MARGIN
+    left = [MARGIN]
+    for column in range(1, max(map(len, rows))):
+        left.append(left[-1] + step_x + MARGIN * (column in headings))
+    top = MARGIN + LINE * bool(headings)
+    sheet = Image.new("RGB", (left[-1] + step_x, top + step_y * len(rows)), "white")
+
+    pen = ImageDraw.Draw(sheet)
+    for column, heading in headings.items():
+        pen.text((left[column], MARGIN // 2), heading, "gray", _font("DejaVuSans"))
+    for y, row in enumerate(rows):
+        for x, cell in zip(left, row, strict=False):
+            place = x, top + y * step_y
+            sheet.paste(_thumbnail(cell.image), place)
+            room = step_x - 4 if crowded else sheet.width - x
+            for number, (text, font, color) in enumerate(cell.words):
+                below = x, place[1] + height + 2 + number * LINE
+                pen.text(below, _shortened(text, _font(font), room), color, _font(font))
+    return sheet
+
+
+def save(sheet: Image.Image, path: str | os.PathLike) -> None:
+    """Writes the format that the name ends in, else PNG; the whole file or none."""
+    with replacing(path) as partial:
+        sheet.save(partial, None if Path(path).suffix else "PNG")
+
+
+def _thumbnail(image: np.ndarray) -> Image.Image:
+    channels = image.shape[2] if image.shape[2] in (1, 3, 4) else 1
+    picture = Image.fromarray(image[:, :, 0] if channels == 1 else image)
+    factor = CELL / max(picture.size)
+    size = [round(side * factor) for side in picture.size]
+    kind = Image.Resampling.NEAREST if factor > 2 else Image.Resampling.BICUBIC
+    return picture.convert("RGB").resize(size, kind)
+
+
+@functools.cache
+def _font(name: str) -> ImageFont.FreeTypeFont:
+    """matplotlib's fonts have more than Latin letters."""
+    return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{name}.ttf"), 12)
+
+
+def _shortened(text: str, font: ImageFont.FreeTypeFont, width: int) -> str:
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + "…") > width:

@@ -1,43 +1,41 @@
-"""How the commands that use a model name its checkpoint: one argument, and a few options."""
+"""Options as the commands read them: argparse with one-line errors, and types of values."""
 
 import argparse
-
-from vit_jax.classifier import Classifier, load
-from vit_jax.cli import command as commands
-from vit_jax.preprocessing import INTERPOLATIONS
-
-CHECKPOINT_HELP = (
-    "a workdir, one of its steps, an .npz, an Orbax, timm or Hugging Face folder, a .safetensors "
-    "file, or a name of `python -m vit_jax.checkpoints list`"
-)
+from typing import NoReturn
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What `load_checkpoint` reads, but for the checkpoint itself."""
-    parser.add_argument(
-        "--resolution",
-        type=commands.size,
-        metavar="N|H,W",
-        help="image size the model runs at; its position grid is rescaled",
-    )
-    group = parser.add_argument_group("for a checkpoint that does not describe itself")
-    group.add_argument("--model", metavar="NAME", help="the model it is of: ViT-B_16, b16, …")
-    group.add_argument("--labels", metavar="FILE", help="its class names, one a line")
-    group.add_argument(
-        "--resize", type=int, help="shorter side before a centre crop; 0 squeezes to the crop"
-    )
-    group.add_argument("--interpolation", choices=INTERPOLATIONS, help="how images are resized")
+class Parser(argparse.ArgumentParser):
+    """Shows docstrings as they are written, and raises where argparse would print and exit."""
+
+    def __init__(self, **options):
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(**options, formatter_class=formatter, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}. See --help.")
 
 
-def load_checkpoint(path: str, args: argparse.Namespace) -> Classifier:
-    """The checkpoint as the options of `add_options` say."""
-    preprocessing = {} if args.resize is None else {"resize": args.resize or None}
-    if args.interpolation:
-        preprocessing["interpolation"] = args.interpolation
-    return load(
-        path,
-        model=args.model,
-        labels=args.labels,
-        resolution=args.resolution,
-        preprocessing=preprocessing,
-    )
+def size(text: str) -> tuple[int, int]:
+    """224 or 256,192 as (height, width)."""
+    sides = [part.strip() for part in text.split(",")]
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor HEIGHT,WIDTH")
+    return int(sides[0]), int(sides[-1])
+
+
+def count(text: str) -> int:
+    """A whole number, 1 or more."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def fraction(text: str) -> float:
+    """A number above 0, at most 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and at most 1")
+    return value

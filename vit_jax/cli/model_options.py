@@ -1,0 +1,43 @@
+"""How the commands that use a model name its checkpoint: one argument, and a few options."""
+
+import argparse
+
+from vit_jax.classifier import Classifier, load
+from vit_jax.cli.options import size
+from vit_jax.preprocessing import INTERPOLATIONS
+
+CHECKPOINT_HELP = (
+    "a workdir, one of its steps, an .npz, an Orbax, timm or Hugging Face folder, a .safetensors "
+    "file, or a name from `python -m vit_jax.catalog list`"
+)
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """The options that `load_model` reads; the checkpoint itself is the command's to add."""
+    parser.add_argument(
+        "--resolution",
+        type=size,
+        metavar="N|H,W",
+        help="image size the model runs at; its position grid is rescaled",
+    )
+    group = parser.add_argument_group("for a checkpoint that does not describe itself")
+    group.add_argument("--model", metavar="NAME", help="which model it is: ViT-B_16, b16, …")
+    group.add_argument("--labels", metavar="FILE", help="its class names, one per line")
+    group.add_argument(
+        "--resize", type=int, help="shorter side before a centre crop; 0 squeezes to the crop"
+    )
+    group.add_argument("--interpolation", choices=INTERPOLATIONS, help="how images are resized")
+
+
+def load_model(checkpoint: str, args: argparse.Namespace) -> Classifier:
+    """The checkpoint, with the options of `add_model_options` applied."""
+    preprocessing = {} if args.resize is None else {"resize": args.resize or None}
+    if args.interpolation:
+        preprocessing["interpolation"] = args.interpolation
+    return load(
+        checkpoint,
+        model=args.model,
+        labels=args.labels,
+        resolution=args.resolution,
+        preprocessing=preprocessing,
+    )

@@ -1,0 +1,71 @@
+"""Progress bars on a terminal; silence, or a few plain lines, where there is none."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar with the time left; call the result to advance it."""
+    with _bars(MofNCompleteColumn()) as bars:
+        if bars is None:
+            yield lambda _: None
+        else:
+            task = bars.add_task(what, total=total)
+            yield lambda number: bars.advance(task, number)
+
+
+@contextlib.contextmanager
+def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar for each file; elsewhere a line at every tenth of it.
+
+    Call the result with the file's name, the bytes so far, and the bytes in all where known.
+    """
+    with _bars(DownloadColumn(), TransferSpeedColumn()) as bars:
+        tasks, tenths = {}, {}
+
+        def update(name: str, have: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=have, total=total)
+
+        def print_line(name: str, have: int, total: int | None) -> None:
+            tenth = have * 10 // total if total else 0
+            if tenth > tenths.get(name, -1):
+                tenths[name] = tenth
+                of = f" of {total / 2**20:.1f}" if total else ""
+                print(f"{name}: {have / 2**20:.1f}{of} MiB", file=sys.stderr, flush=True)
+
+        yield print_line if bars is None else update
+
+
+@contextlib.contextmanager
+def _bars(*columns: ProgressColumn) -> Iterator[Progress | None]:
+    """rich's bars on standard error, or None if that is not a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # lines for a person go above the bar
+    ) as bars:
+        yield bars
