@@ -32,6 +32,11 @@ def replacing(path: epath.PathLike) -> Iterator[epath.Path]:
         raise
 
 
+def is_remote(path: epath.PathLike) -> bool:
+    """Whether a path is on gs://, s3:// or the like, and not of this machine's file system."""
+    return "://" in str(path)
+
+
 def remove(path: epath.Path) -> None:
     """Removes a file or a directory, if it is there."""
     if path.is_dir():

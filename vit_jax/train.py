@@ -39,6 +39,7 @@ from vit_jax.parallel import hosts
 from vit_jax.parallel.mesh import Layout, make_layout, to_host
 from vit_jax.planning.footprint import check_batch, check_memory, memory_limit
 from vit_jax.run.checkpoints import RunCheckpoints
+from vit_jax.run.profiling import Profiler
 from vit_jax.run.report import Report, class_table, duration, logging_to
 from vit_jax.run.stopping import LossWatch, Preempted, stop_on_signals
 from vit_jax.run.workdir import open_workdir
@@ -49,7 +50,7 @@ __doc__ += describe_options()
 
 log = logging.getLogger("vit_jax.train")  # also when this file is __main__
 EXIT_PREEMPTED = 75
-RECIPES = Path(__file__).parent / "configs"
+RECIPES = Path(commands.recipe.RECIPES)
 _NEXT = """\
   python -m vit_jax.evaluate {workdir}
   python -m vit_jax.predict {workdir} IMAGE …
@@ -76,6 +77,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
                 directory.checkpoints, keep=config.keep_checkpoints, best_metric=config.best_metric
             ) as checkpoints,
             _report(directory.local, config, checkpoints) as report,
+            Profiler(directory.local, config.profile_steps) as profiler,
         ):
             state = run.first_state_or(checkpoints)
             steps = range(int(state.step) + 1, config.total_steps + 1)
@@ -84,7 +86,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
             watch, results = LossWatch(), {}
 
             for step in steps:
-                with profiling(directory.local, step, config.profile_steps):
+                with profiler.step(step):
                     state, step_metrics = step_fn(state, next(batches))
                 watch.add(step, step_metrics)
                 last, stopping = step == config.total_steps, stop.at(step)
@@ -304,19 +306,6 @@ def _report(directory: Path, config: ml_collections.ConfigDict, checkpoints) -> 
         yield report
     finally:
         report.close()
-
-
-@contextlib.contextmanager
-def profiling(directory: Path, step: int, steps: tuple[int, int]) -> Iterator[None]:
-    """Traces the steps asked for into `directory`/plugins, for TensorBoard's profiler."""
-    first, last = steps
-    if step == first and last >= first > 0:
-        jax.profiler.start_trace(str(directory))
-    yield
-    if step == last and last >= first > 0:
-        jax.effects_barrier()
-        jax.profiler.stop_trace()
-        log.info("Profiled steps %d to %d into %s.", first, last, directory)
 
 
 def main(arguments: list[str]) -> int:

@@ -15,6 +15,7 @@ import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
+from vit_jax.atomic import replacing
 from vit_jax.checkpoint import download
 
 TABLE = Path(__file__).with_name("catalog.csv")
@@ -210,6 +211,5 @@ def _known_hashes(root: Path) -> dict[str, str]:
 
 def _record(root: Path, url: str, sha256: str) -> None:
     known = {**_known_hashes(root), url: sha256}
-    partial = root / f".hashes.{os.getpid()}.partial"
-    partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-    partial.replace(root / "hashes.json")
+    with replacing(root / "hashes.json") as partial:
+        partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

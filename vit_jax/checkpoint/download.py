@@ -5,7 +5,6 @@ Knows nothing of checkpoints; `catalog` decides what to fetch from where.
 
 import contextlib
 import email.message
-import fcntl
 import hashlib
 import http.client
 import json
@@ -17,6 +16,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
+
+import filelock
 
 CHUNK = 1 << 20
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -104,13 +105,13 @@ def _hash(file: IO[bytes]) -> str:
 @contextlib.contextmanager
 def _locked(partial: Path) -> Iterator[IO[bytes]]:
     """The partial file, open for this process alone."""
-    with partial.open("a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DownloadError(
-                f"another process is downloading {partial}; wait for it, or end it"
-            ) from None
+    try:
+        held = filelock.FileLock(partial.with_suffix(".lock"), timeout=0).acquire()
+    except filelock.Timeout:
+        raise DownloadError(
+            f"another process is downloading {partial}; wait for it, or end it"
+        ) from None
+    with held, partial.open("a+b") as file:
         yield file
 
 

@@ -1,6 +1,5 @@
 """curves.png: loss, accuracy and learning rate over the steps of a run."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,9 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by everyone.
+from vit_jax.atomic import replacing
+
+# Okabe and Ito's colours, which everyone can tell apart.
 _COLORS = {"train": "#0072B2", "test": "#D55E00", "test_ema": "#009E73"}
 _PANELS = (
     ("Loss", ("train/loss", "test/loss", "test_ema/loss"), "log"),
@@ -18,7 +19,7 @@ _PANELS = (
 
 
 def draw_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draws the rows of metrics.jsonl; the picture is replaced whole."""
+    """Draws the rows of metrics.jsonl in place of the picture that was there."""
     figure = Figure(figsize=(13, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (title, names, scale) in zip(figure.subplots(1, 3), _PANELS, strict=True):
@@ -37,8 +38,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             )
         axes.set(title=title, xlabel="Step", yscale=scale)
         axes.grid(alpha=0.3)
-        if axes.lines and len(axes.lines) > 1:
+        if len(axes.lines) > 1:
             axes.legend(frameon=False)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.png")
-    figure.savefig(partial, dpi=120)
-    partial.replace(path)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=120)

@@ -1,13 +1,12 @@
 """A run's directory: one process at a time, one configuration for good.
 
 config.json     the resolved configuration       metrics.jsonl   a line per report
-train.log       what was said                    curves.png      the lines as a picture
-events.out.*    the same for TensorBoard         checkpoints/    see checkpoint.run
+train.log       what was logged                  curves.png      the lines as a picture
+events.out.*    the same for TensorBoard         checkpoints/    see run.checkpoints
 model.npz       the weights at the end, with their card
 """
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -16,22 +15,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock
 import jax
 import ml_collections
 from etils import epath
 
+from vit_jax.atomic import is_remote, replacing
 from vit_jax.config import MAY_CHANGE
 
 log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
+_CONFIG = "config.json"
 _MARKER = ".whole"
 
 
 class Workdir:
-    """`path` is where the run lives; `local` where its small files are written, the same directory
-    unless the run lives on gs:// or s3://. `sync` brings the two together. Of several processes
-    the first writes, and the others have a `local` directory that is thrown away.
+    """`path` is where the run lives; `local` is where its small files are written: the same
+    directory, unless the run lives on gs:// or s3://. `sync` copies the one to the other. Of
+    several processes the first one writes; each of the others has a temporary `local`.
     """
 
     def __init__(self, path: epath.Path, local: Path):
@@ -39,11 +41,11 @@ class Workdir:
 
     @property
     def checkpoints(self) -> epath.Path:
-        """Where Orbax writes: the run's own place, or beside it where Orbax cannot write."""
+        """Where Orbax writes: the run's own place, or `local` where Orbax cannot write there."""
         return epath.Path(self.local) if _is_copied(self.path) else self.path
 
     def sync(self) -> None:
-        if not _is_remote(self.path) or jax.process_index() > 0:
+        if not is_remote(self.path) or jax.process_index() > 0:
             return
         for file in self.local.iterdir():
             if file.is_file() and not file.name.startswith("."):
@@ -59,12 +61,10 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
     Refuses a directory that another process trains in, or that holds a run which this
     configuration cannot continue.
     """
-    path = epath.Path(os.fspath(path)).expanduser()
+    path = _absolute(path)
     first = jax.process_index() == 0
-    if not _is_remote(path):
-        path = epath.Path(Path(path).absolute())
     with contextlib.ExitStack() as stack:
-        if _is_remote(path) or not first:
+        if is_remote(path) or not first:
             local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vit_jax-")))
             for name in ("metrics.jsonl", "train.log"):
                 if (path / name).exists():
@@ -72,36 +72,45 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
             if _is_copied(path):
                 if jax.process_count() > 1:
                     raise ValueError(
-                        f"{path} holds the run of one process alone: Orbax cannot write to it. "
-                        "Use gs:// or a directory that all processes see."
+                        f"A run of several processes cannot live in {path}: Orbax cannot write "
+                        "there. Use gs://, or a directory that all processes see."
                     )
                 download_steps(path / CHECKPOINTS, local / CHECKPOINTS)
         else:
             local = Path(path)
             _make(local)
-            stack.enter_context(_lock(local / ".lock"))
-        _check_config(path / "config.json", config)
+            stack.enter_context(_locked(local))
+        _check_config(path, config)
         if first:
-            _write_config(path / "config.json", config)
+            with replacing(path / _CONFIG) as partial:
+                partial.write_text(json.dumps(flat_config(config), indent=1) + "\n")
         workdir = Workdir(path, local)
         yield workdir
         workdir.sync()
 
 
-def _is_remote(path: epath.Path) -> bool:
-    return "://" in str(path)
+def stored_config(path: epath.PathLike) -> dict[str, Any] | None:
+    """The configuration of the run in a directory, by dotted names; None if there is no run."""
+    file = _absolute(path) / _CONFIG
+    return json.loads(file.read_text()) if file.exists() else None
 
 
-def _is_copied(path: epath.Path) -> bool:
-    """Whether checkpoints are written locally and copied: Orbax itself knows gs:// alone."""
-    return _is_remote(path) and not str(path).startswith("gs://")
+def flat_config(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Dotted names to plain JSON values."""
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, ml_collections.ConfigDict):
+            flat |= {f"{name}.{inner}": v for inner, v in flat_config(value).items()}
+        else:
+            flat[name] = list(value) if isinstance(value, tuple) else value
+    return flat
 
 
 def upload_steps(local: Path, remote: epath.Path) -> None:
     """Makes `remote` have the whole steps that `local` has, and no others.
 
-    A step counts when its marker is there, which comes last and goes first: what a kill cut short
-    is not taken for a step. Orbax gives a step its name when it is whole.
+    A step counts only while its marker is there, which is written last and removed first: what a
+    kill cut short is not taken for a step. In `local`, Orbax names a step when it is whole.
     """
     steps = {path.name for path in local.glob("*") if path.name.isdigit()}
     marked = _marked_steps(remote)
@@ -134,6 +143,18 @@ def _copy_files(source: epath.Path, target: epath.Path) -> None:
             (target / path.name).write_bytes(path.read_bytes())
 
 
+def _absolute(path: epath.PathLike) -> epath.Path:
+    path = epath.Path(os.fspath(path)).expanduser()
+    return path if is_remote(path) else epath.Path(Path(path).absolute())
+
+
+def _is_copied(path: epath.Path) -> bool:
+    """Whether checkpoints are written locally and copied: of remote paths Orbax knows gs:// only,
+    and takes the others for names of local directories.
+    """
+    return is_remote(path) and not str(path).startswith("gs://")
+
+
 def _make(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -144,57 +165,35 @@ def _make(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def _locked(directory: Path) -> Iterator[None]:
     """Held by the operating system for as long as this process lives, and no longer."""
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            raise ValueError(
-                f"Another process ({file.read().strip() or 'unknown'}) trains in {path.parent}. "
-                "Wait for it, stop it, or choose another --workdir."
-            ) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()}")
-        file.flush()
+    owner = directory / ".lock.owner"  # not in the lock itself, which filelock may truncate
+    try:
+        held = filelock.FileLock(directory / ".lock", timeout=0).acquire()
+    except filelock.Timeout:
+        known = owner.read_text() if owner.exists() else "unknown"
+        raise ValueError(
+            f"Another process ({known}) trains in {directory}. Wait for it, stop it, or choose "
+            "another --workdir."
+        ) from None
+    with held:
+        owner.write_text(f"process {os.getpid()}")
         yield
 
 
 def _check_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
+    """Logs what differs from the stored configuration; refuses what would make another run."""
+    if (old := stored_config(path)) is None:
+        return
     new = flat_config(config)
-    if path.exists():
-        old = json.loads(path.read_text())
-        changes = {
-            name: (old.get(name), new.get(name))
-            for name in sorted({*old, *new})
-            if old.get(name) != new.get(name)
-        }
-        for name, (before, after) in changes.items():
-            log.info("config.%s was %r and is now %r.", name, before, after)
-        if refused := [name for name in changes if name not in MAY_CHANGE]:
-            told = "; ".join(
-                f"config.{name} was {changes[name][0]!r}, now {changes[name][1]!r}"
-                for name in refused
-            )
-            raise ValueError(
-                f"{path.parent} holds another run: {told}. Start it again as it was, or choose "
-                "another --workdir."
-            )
-
-
-def _write_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
-    partial = path.parent / f".config.{os.getpid()}"
-    partial.write_text(json.dumps(flat_config(config), indent=1) + "\n")
-    partial.replace(path)
-
-
-def flat_config(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    """Dotted names to plain JSON values."""
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, ml_collections.ConfigDict):
-            flat |= {f"{name}.{inner}": v for inner, v in flat_config(value).items()}
-        else:
-            flat[name] = list(value) if isinstance(value, tuple) else value
-    return flat
+    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    for name in changed:
+        log.info("config.%s was %r and is now %r.", name, old.get(name), new.get(name))
+    if refused := [name for name in changed if name not in MAY_CHANGE]:
+        listed = "; ".join(
+            f"config.{name} was {old.get(name)!r}, now {new.get(name)!r}" for name in refused
+        )
+        raise ValueError(
+            f"{path} holds another run: {listed}. Start it again as it was, or choose another "
+            "--workdir."
+        )
