@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import machine
+from configs import quickstart as recipe
 from vit_jax import data, train
-from vit_jax.configs import quickstart as recipe
 from vit_jax.run.report import Report
 
 ROUNDS = 3

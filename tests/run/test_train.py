@@ -351,7 +351,6 @@ RECIPES = {
     "augreg.py": ["R_Ti_16", "R+ViT-Ti_16", 37],
     "mixer.py": ["b16,cifar10", "Mixer-B_16", 10],
     "scratch.py": ["s16,imagenet2012", "ViT-S_16", 1000],
-    "inference_time.py": ["ViT-B_32", "ViT-B_32", 1000],
 }
 
 
@@ -416,12 +415,3 @@ def test_the_reference_command_is_an_alias(tmp_path):
     result = run(tmp_path, "--config.bach=3", module="vit_jax.main")
     assert result.returncode == 1
     assert "train: there is no option 'bach' in the config. Did you mean 'batch'" in result.stderr
-
-
-def test_the_speed_measurement_writes_its_table(tmp_path):
-    options = ("--config.trainer=inference_time", "--config.batch_eval=2")
-    result = run(tmp_path, *options)
-    assert result.returncode == 0, result.stderr
-    table = (tmp_path / "inference_time.csv").read_text().splitlines()
-    assert table[0] == "model_name,height,width,batch,images_per_second"
-    assert len(table) == 3
