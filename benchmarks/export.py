@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from benchmarks import machine
-from vit_jax import data, evaluate, export, load
+from vit_jax import data, evaluate, load
 from vit_jax.exporting.quantize import WEIGHTS
-from vit_jax.preprocessing import Preprocessing
+from vit_jax.exporting.stablehlo import image_shape, portable_function, serialize
 
 
 def main() -> None:
@@ -31,12 +31,12 @@ def main() -> None:
     classifier = load(options.checkpoint)
     config = evaluate.data_config(classifier.card, options)
     source = data.open_source(config, config.pp.test, classifier.class_names)
-    preprocessing = Preprocessing.from_json(classifier.card["preprocessing"])
+    preprocessing = classifier.card.preprocessing
     batches = list(data.eval_batches(config, source, preprocessing=preprocessing))
-    shape = export.image_shape(classifier)
+    shape = image_shape(classifier)
     figures, reference = {}, None
     for weights in WEIGHTS:
-        content = export.serialize(export.portable_function(classifier, weights), shape)
+        content = serialize(portable_function(classifier, weights), shape)
         probabilities, labels = run(bytearray(content), batches)
         reference = probabilities if reference is None else reference
         figures[weights] = {
@@ -54,7 +54,7 @@ def main() -> None:
         }
     figures = {
         "checkpoint": Path(options.checkpoint).name,
-        "model": classifier.card["model"].get("model_name"),
+        "model": classifier.card.model.model_name,
         "data": f"{source.name} {source.split}: {len(source)} examples",
         "weights": figures,
         **machine.about(("jax", "flax", "numpy")),

@@ -1,1 +1,1 @@
-"""A model that runs without vit_jax: StableHLO, ONNX, smaller weights, the loader."""
+"""Models that run without vit_jax: StableHLO, ONNX, smaller weights, and the loader beside them."""

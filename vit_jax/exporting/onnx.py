@@ -1,26 +1,33 @@
-"""A model as ONNX, by jax2onnx, checked with onnxruntime (the extra `onnx`)."""
+"""A model as ONNX, converted by jax2onnx and checked with onnxruntime (the extra `onnx`)."""
 
+import importlib.util
 import logging
+import os
 from collections.abc import Callable
-from pathlib import Path
 
-import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 TOLERANCE = 1e-4  # of the scores, as onnxruntime computes them
 
-try:
-    import jax2onnx
-    import onnxruntime
-except ImportError as e:
-    raise ValueError(
-        f"--onnx needs {e.name}, which is not installed: pip install 'vit_jax[onnx]'."
-    ) from e
+
+def check_installed() -> None:
+    for name in ("jax2onnx", "onnxruntime"):
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(
+                f"--onnx needs {name}, which is not installed: pip install 'vit_jax[onnx]'."
+            )
 
 
-def write(function: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], path: Path) -> None:
-    """The function of float32 images `b …shape`, any b, as a file; refused if it computes else."""
-    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it tells of each shape it leaves out
+def write(function: Callable[[Array], Array], shape: tuple[int, ...], path: os.PathLike) -> None:
+    """The function of float32 images `b …shape`, any b, as a file.
+
+    Raises ValueError if onnxruntime does not compute the same scores from it.
+    """
+    import jax2onnx  # pyright: ignore[reportMissingImports]
+
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # it warns of each shape it leaves out
     try:
         jax2onnx.to_onnx(function, [("b", *shape)], return_mode="file", output_path=str(path))
         difference = max(_difference(function, shape, path, batch) for batch in (1, 3))
@@ -35,9 +42,13 @@ def write(function: Callable[[jax.Array], jax.Array], shape: tuple[int, ...], pa
         )
 
 
-def _difference(function, shape: tuple[int, ...], path: Path, batch: int) -> float:
+def _difference(
+    function: Callable[[Array], Array], shape: tuple[int, ...], path: os.PathLike, batch: int
+) -> float:
     """The largest difference in a score, on a batch of noise."""
+    import onnxruntime  # pyright: ignore[reportMissingImports]
+
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     noise = np.random.default_rng(batch).standard_normal((batch, *shape)).astype(np.float32)
     (theirs,) = session.run(None, {session.get_inputs()[0].name: noise})
-    return float(np.abs(theirs - np.asarray(function(noise))).max())
+    return float(np.abs(theirs - np.asarray(function(jnp.asarray(noise)))).max())

@@ -1,39 +1,42 @@
 """Smaller weights for an exported model: bfloat16, or int8 matrices with a scale for each output.
 
-Each kind is a pair of functions: parameters to what is stored, and back, inside the program.
+Each kind is a pair of functions: from parameters to what is stored, and back inside the program.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 _LEVELS = 127  # of int8, the same on both sides of zero
 
 
+Params = Mapping[str, Any]
+Stored = dict[str, Any]  # flat name to an array, or to int8 values and their float32 scales
+
+
 class Weights(NamedTuple):
-    """`dtype` is what the model computes in."""
-
-    dtype: str
-    store: Callable[[Any], Any]
-    restore: Callable[[Any], Any]
+    dtype: str  # what the model computes in
+    store: Callable[[Params], Any]
+    restore: Callable[[Any], Params]
 
 
-def _as(dtype: Any) -> Callable[[Any], Any]:
+def _as(dtype: DTypeLike) -> Callable[[Params], Params]:
     return lambda params: jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
 
 
-def quantize(params: Any) -> dict[str, Any]:
-    """Flat names to arrays; a kernel becomes its int8 values and their float32 scales."""
+def quantize(params: Params) -> Stored:
+    """Kernels become int8; all else stays as it is."""
     flat = flax.traverse_util.flatten_dict(params, sep="/")
     return {name: _quantized(name, leaf) for name, leaf in flat.items()}
 
 
-def dequantize(stored: dict[str, Any]) -> Any:
-    """The parameters again. The barrier keeps XLA from unpacking them all while it compiles."""
+def dequantize(stored: Stored) -> Params:
+    """The parameters again. Without the barrier XLA would unpack them all while it compiles."""
     flat = {}
     for name, leaf in stored.items():
         if isinstance(leaf, tuple):
@@ -47,7 +50,7 @@ def _quantized(name: str, leaf: Any) -> Any:
     if not name.endswith("/kernel"):
         return leaf
     values = np.asarray(leaf, np.float32)
-    # Kernels end with their outputs; those of query, key and value with two axes of them.
+    # The last axis holds the outputs; query, key and value have two such axes (heads, head size).
     is_projection = name.split("/")[-2] in ("query", "key", "value")
     inputs = (0,) if is_projection else tuple(range(values.ndim - 1))
     scale = np.abs(values).max(axis=inputs, keepdims=True) / _LEVELS

@@ -1,9 +1,10 @@
-"""Runs an exported Vision Transformer: needs jax, numpy and flatbuffers, and nothing of vit_jax.
+"""Runs an exported Vision Transformer. Needs jax, numpy and flatbuffers, but not vit_jax.
 
-    python run_model.py IMAGE …         (reading image files needs Pillow too)
+    python run_model.py IMAGE …         (reading image files also needs Pillow)
 
 model = Model("the directory this file is in")
 probabilities = model(images)           # 8-bit arrays h w c of any size, or float32 b h w c
+probabilities = model([model.read("cat.jpg")])
 """
 
 import json
@@ -22,19 +23,30 @@ class Model:
     def __init__(self, folder):
         folder = pathlib.Path(folder)
         self.card = json.loads((folder / "card.json").read_text())
-        exported = jax.export.deserialize((folder / "model.jax").read_bytes())
+        exported = jax.export.deserialize(bytearray((folder / "model.jax").read_bytes()))
         self.logits = jax.jit(exported.call)  # float32 b h w c -> b k; compiles for each b
 
     def __call__(self, images):
-        """Probabilities, b k, of prepared images (float) or raw ones (8-bit, a list will do)."""
+        """Probabilities, b k, of prepared images (float) or raw ones (8-bit; may be a list)."""
         if not hasattr(images, "dtype") or images.dtype == np.uint8:
             images = jnp.stack([self.prepare(image) for image in images])
         several = self.card.get("data", {}).get("loss") == "sigmoid"
         logits = self.logits(images)
         return np.asarray(jax.nn.sigmoid(logits) if several else jax.nn.softmax(logits))
 
+    def read(self, path):
+        """The pixels of an image file, 8-bit h w c, upright if the card's `exif` asks for it."""
+        from PIL import Image, ImageOps
+
+        mode = {1: "L", 3: "RGB", 4: "RGBA"}[self.card["channels"]]
+        with Image.open(path) as image:
+            if self.card["preprocessing"].get("exif"):
+                image = ImageOps.exif_transpose(image)
+            pixels = np.asarray(image.convert(mode))
+        return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
     def prepare(self, image):
-        """An 8-bit image h w c as the model wants it: resized, cropped, normalised."""
+        """An 8-bit image h w c as the model takes it: resized, cropped, normalised."""
         about = self.card["preprocessing"]
         image = jnp.asarray(image, jnp.float32)
         crop, resize = about["crop"], about["resize"]
@@ -53,14 +65,10 @@ class Model:
 
 
 def main(paths):
-    from PIL import Image
-
     model = Model(pathlib.Path(__file__).parent)
-    names, mode = model.card["class_names"], {1: "L", 3: "RGB", 4: "RGBA"}[model.card["channels"]]
+    names = model.card["class_names"]
     for path in paths:
-        with Image.open(path) as opened:
-            image = np.asarray(opened.convert(mode))
-        row = model([image if image.ndim == 3 else image[:, :, None]])[0]
+        row = model([model.read(path)])[0]
         for i in np.argsort(-row)[:5]:
             print(f"{path}  {row[i]:7.2%}  {names[i] if names else f'class {i}'}")
 
