@@ -199,17 +199,17 @@ def _no_positions(model: Model, grid: Size) -> str | None:
         return "a Mixer has no position embeddings"
     kinds = {
         "none": "the model has no position embeddings",
-        "relative": "its positions are relative: biases of attention, no embeddings to compare",
+        "relative": "its positions are relative: biases on attention, with no embeddings to compare",
     }
     return _no_attention(model, grid) or kinds.get(model.position)
 
 
 def _no_features(_: Model, grid: Size) -> str | None:
-    return "the grid is one patch, with none to compare it to" if grid == (1, 1) else None
+    return "the grid is a single patch, with no other to compare it with" if grid == (1, 1) else None
 
 
 def _no_class(model: Model, _: Size) -> str | None:
-    return None if model.num_classes else "the model has no head, so no classes"
+    return None if model.num_classes else "the model has no head and so no classes"
 
 
 def _who_looks(model: Model) -> str:
@@ -228,8 +228,8 @@ OF_AN_IMAGE = {
     "rollout": Picture(
         "Attention rollout",
         "Attention multiplied through all layers, residual connections included (Abnar & Zuidema "
-        "2020; figure 6 of the ViT paper): how much of each patch arrives where the answer is "
-        "read. It knows nothing of classes.",
+        "2020; figure 6 of the ViT paper): how much of each patch reaches the tokens that the "
+        "answer is read from. It does not depend on a class.",
         _rollout,
         _no_attention,
     ),
@@ -243,14 +243,14 @@ OF_AN_IMAGE = {
     ),
     "attention": Picture(
         "Attention maps",
-        "One map for each layer and head, each on a scale of its own.",
+        "One map per layer and head, each with its own scale.",
         _attention,
         _no_attention,
     ),
     "features": Picture(
         "Features as colours",
-        "The three main directions in which patches differ, found over all images together: a "
-        "colour means the same in each of them at the same depth.",
+        "The three main directions in which patches differ, found over all images together: at "
+        "any one depth, a colour means the same in every image.",
         _features,
         _no_features,
     ),
@@ -259,22 +259,22 @@ OF_AN_IMAGE = {
 OF_THE_MODEL = {
     "attention_distance": Picture(
         "Mean attention distance",
-        "How far from a patch the patches lie that it looks at, weighted by attention; the mean "
+        "How far away the patches are that a patch looks at, weighted by attention and averaged "
         "over patches and images (figure 7, right, of the ViT paper).",
         _attention_distance,
         _no_attention,
     ),
     "position_similarity": Picture(
         "Position embeddings",
-        "Each tile compares the position of one patch with those of all patches (figure 7, middle, "
-        "of the ViT paper).",
+        "Each tile compares the position embedding of one patch with those of all patches (figure "
+        "7, middle, of the ViT paper).",
         _position_similarity,
         _no_positions,
     ),
     "patch_filters": Picture(
         "Filters",
-        "The directions in which the filters that meet the pixels differ most, with their share "
-        "of the variance (figure 7, left, of the ViT paper).",
+        "The directions in which the filters applied to the pixels differ most, each with its "
+        "share of the variance (figure 7, left, of the ViT paper).",
         _patch_filters,
         lambda model, grid: None,
     ),

@@ -47,7 +47,7 @@ def read(labels: epath.PathLike | Sequence[str], num_classes: int) -> list[str]:
 def find_class(wanted: str, class_names: Sequence[str]) -> int:
     """The index of a class given by its name, one of its synonyms, or its number."""
     if not class_names:
-        raise ValueError(f"There is no class {wanted!r}: the model has no head, so no classes.")
+        raise ValueError(f"There is no class {wanted!r}: the model has no head and so no classes.")
     names = {
         name.strip().lower(): index
         for index, full in reversed(list(enumerate(class_names)))
