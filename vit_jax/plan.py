@@ -29,7 +29,7 @@ from vit_jax.planning import footprint as fit
 from vit_jax.planning.topology import CHIPS, Compiled, chip_of, compile_step, devices_of
 from vit_jax.training.program import Program
 
-RECIPES = Path(__file__).parent / "configs"
+RECIPES = Path(commands.recipe.RECIPES)
 
 # Million parameters and GMACs at 224 px: Zhai et al. 2022, table 2 (their GFLOPs are two a MAC);
 # H/14: Dosovitskiy et al. 2021, table 1, and timm's model card.
