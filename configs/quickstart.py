@@ -5,7 +5,7 @@
 The checkpoint was trained on 28×28 pictures of clothes (pretrain_fashion_mnist.py). Here it sees
 digits at 24×24: its 7×7 position grid is rescaled to 6×6 and its head replaced.
 
-Expected: at least 97 % of the 179 held-out digits (tests/training/test_quickstart.py runs it).
+Expected: at least 97 % of the 179 held-out digits (tests/run/test_quickstart.py runs it).
 """
 
 from pathlib import Path

@@ -4,14 +4,18 @@ classifier = vit_jax.load("runs/quickstart")
 probabilities = classifier.predict(["cat.jpg", "dog.png"])
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from vit_jax.classifier import Classifier, load
+
+__all__ = ["Classifier", "load"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`load` and `Classifier` bring in the data libraries, so they wait to be asked for."""
-    if name in ("load", "Classifier"):
+    """Imports `load` and `Classifier` when they are first used: they need the data libraries."""
+    if name in __all__:
         from vit_jax import classifier
 
         return getattr(classifier, name)
