@@ -30,7 +30,6 @@ from vit_jax.explanation import page
 from vit_jax.explanation.figures.primitives import sized_photo
 from vit_jax.explanation.gallery import Exhibit, Gallery, explain_photo
 from vit_jax.labels import find_class
-from vit_jax.preprocessing import Preprocessing
 
 EXIT_SOME_FAILED = 3
 
@@ -70,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
             advance(1)
     if not exhibits:
         raise ValueError("None of the images could be read, so there is nothing to show.")
-    size = classifier.card["image_size"]
-    gallery = Gallery(classifier.model, classifier.params, size, classifier.grid, exhibits)
+    gallery = Gallery(classifier.model, classifier.params, classifier.grid, exhibits)
     for line in gallery.missing.values():
         print(line)
     page.write(out, gallery, f"What {Path(args.checkpoint).name or args.checkpoint} looks at")
@@ -81,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 def explain(classifier: Classifier, path: Path, class_index: int | None) -> Exhibit:
     """Reads an image file; the picture shows as much of it as the model sees."""
     data = path.read_bytes()
-    preprocessing = Preprocessing.from_json(classifier.card["preprocessing"])
+    preprocessing = classifier.card.preprocessing
     pixels = decode(data, channels=preprocessing.channels, exif=preprocessing.exif)
     image = classifier.transform(data)
     names = classifier.class_names

@@ -1,4 +1,4 @@
-"""Attention that is known beforehand, and what must be seen of it."""
+"""Maps, rollout and distances for attention that is known in advance."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -54,18 +54,20 @@ def test_readout_weights_sum_to_one():
     np.testing.assert_array_equal(readout_weights(distilled)[:3], [0.5, 0.5, 0])
 
 
-def test_a_permutation_of_the_tokens_permutes_every_picture():
+def test_permuting_the_tokens_permutes_maps_and_rollout():
     attention = random_attention(TOKENS)
     order = np.random.default_rng(1).permutation(15)
     moved = np.r_[0, 1 + order, 16, 17]
     permuted = attention[:, :, moved][:, :, :, moved]
     readout = readout_weights(TOKENS)
 
-    def pictures(attention):
+    def maps_and_rollout(attention):
         rolled = TOKENS.on_grid(readout @ rollout(attention))
         return attention_maps(attention, readout, TOKENS), rolled
 
-    for straight, after in zip(pictures(attention), pictures(permuted), strict=True):
+    for straight, after in zip(
+        maps_and_rollout(attention), maps_and_rollout(permuted), strict=True
+    ):
         flat = straight.reshape(*straight.shape[:-2], 15)[..., order]
         np.testing.assert_allclose(after.reshape(flat.shape), flat, atol=FLOAT32_SUMS)
 
@@ -95,13 +97,13 @@ def test_uniform_attention_has_the_distance_that_arithmetic_gives(stride):
     np.testing.assert_allclose(distances, np.full((2, 3), expected), rtol=1e-5)
 
 
-def test_a_patch_that_looks_at_itself_looks_no_distance():
+def test_a_patch_that_looks_only_at_itself_has_distance_zero():
     np.testing.assert_array_equal(
         attention_distance(identity_attention(TOKENS), TOKENS, (16, 16)), np.zeros((4, 3))
     )
 
 
-def test_looking_one_patch_down_is_the_height_of_a_patch():
+def test_looking_one_patch_down_has_the_height_of_a_patch_as_distance():
     tokens = Tokens(0, (3, 5), 0)
     below = np.zeros((15, 15), np.float32)
     for i in range(15):
@@ -110,7 +112,7 @@ def test_looking_one_patch_down_is_the_height_of_a_patch():
     np.testing.assert_allclose(distances, [[4.0]], rtol=1e-6)
 
 
-def test_what_goes_to_the_class_token_does_not_shorten_the_distance():
+def test_attention_to_the_class_token_does_not_shorten_the_distance():
     attention = np.array(random_attention(TOKENS))
     without = attention_distance(jnp.asarray(attention), TOKENS, (16, 16))
     attention[..., TOKENS.patches] *= 0.1
@@ -119,6 +121,6 @@ def test_what_goes_to_the_class_token_does_not_shorten_the_distance():
     np.testing.assert_allclose(distances, without, rtol=1e-5)
 
 
-def test_distances_between_patches_are_those_of_their_centres():
+def test_distances_are_between_the_centres_of_patches():
     distances = patch_distances((2, 2), (3, 4))
     np.testing.assert_allclose(distances[0], [0, 4, 3, 5])

@@ -1,4 +1,4 @@
-"""Pictures keep the shape of what they show, whatever is given."""
+"""Figures keep the shape of what they show, for any input."""
 
 import io
 
@@ -17,7 +17,7 @@ def photo(height, width):
     return RNG.integers(0, 256, (height, width, 3), np.uint8)
 
 
-def shapes_of_panels(figure):
+def panel_shapes(figure):
     figure.draw_without_rendering()
     boxes = [axes.get_window_extent() for axes in figure.axes if axes.images]
     return [box.height / box.width for box in boxes]
@@ -32,13 +32,13 @@ def test_a_photograph_keeps_its_shape_in_every_panel(height, width):
         image.draw_relevance(shown, None, grid - 0.5, "t"),
         image.draw_features(shown, [RNG.random((3, 5, 3))] * 4, [1, 2, 3, 4], "t"),
     ):
-        np.testing.assert_allclose(shapes_of_panels(figure), height / width, rtol=1e-3)
+        np.testing.assert_allclose(panel_shapes(figure), height / width, rtol=1e-3)
 
 
 def test_attention_maps_have_the_shape_of_the_photograph():
     maps = RNG.random((6, 2, 3, 5))
     figure = image.draw_attention_maps(photo(40, 100), maps, None, "t")
-    of_photo, mosaic = shapes_of_panels(figure)
+    of_photo, mosaic = panel_shapes(figure)
     assert of_photo == pytest.approx(0.4, rel=1e-3)
     # Two rows of six maps; gaps take a few percent.
     assert mosaic == pytest.approx(0.4 * 2 / 6, rel=0.1)

@@ -10,21 +10,21 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 import vit_jax
-from tests.reference import random_params
+from tests.reference import make_card, random_params
 from vit_jax import checkpoint, explain
 from vit_jax.labels import find_class
 from vit_jax.models import MlpMixer, VisionTransformer
+from vit_jax.preprocessing import Preprocessing
 
 NAMES = ["ant, emmet", "bee & <b>", "c$a$t"]
-PREPROCESSING = {"crop": [8, 12], "resize": 10, "interpolation": "bilinear"}
-PREPROCESSING |= {"mean": [0.5] * 3, "std": [0.5] * 3, "exif": False}
+PREPROCESSING = Preprocessing((8, 12), 10, "bilinear", mean=(0.5,) * 3, std=(0.5,) * 3)
 pytestmark = pytest.mark.usefixtures("no_compilation_cache")
 
 
 def save(path, module, num_classes=3, **fields):
     model = module(num_classes=num_classes, **fields)
     params = random_params(model, np.zeros((1, 8, 12, 3), np.float32))
-    card = checkpoint.make_card(
+    card = make_card(
         model=fields,
         num_classes=num_classes,
         grid=(2, 3),
@@ -44,7 +44,7 @@ def vit(tmp_path_factory):
 
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
-    """Two images of one name and a text file, in the working directory."""
+    """Two images with the same name, and a text file, in the working directory."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for name in ("a/photo.png", "b/photo.png"):
@@ -101,7 +101,7 @@ def test_all_pictures_and_a_page_that_needs_no_other_file(vit, photos, capsys):
     assert ("b", {}) not in page.tags
 
 
-def test_what_a_mixer_does_not_have_is_a_line_and_the_rest_is_made(tmp_path, photos, capsys):
+def test_what_a_mixer_lacks_is_explained_and_the_rest_is_made(tmp_path, photos, capsys):
     fields = {"patches": {"size": (4, 4)}, "num_blocks": 1, "hidden_dim": 8}
     fields |= {"tokens_mlp_dim": 4, "channels_mlp_dim": 8}
     mixer = save(tmp_path / "mixer.npz", MlpMixer, **fields)
@@ -137,9 +137,7 @@ def test_what_a_mixer_does_not_have_is_a_line_and_the_rest_is_made(tmp_path, pho
         (["nothing.npz", "a/photo.png"], "nothing.npz"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_line_and_nothing_is_written(
-    vit, photos, capsys, arguments, message
-):
+def test_an_error_is_one_line_and_nothing_is_written(vit, photos, capsys, arguments, message):
     code, out, err = run(capsys, *(argument.format(vit=vit) for argument in arguments))
     assert (code, out) == (1, [])
     assert message in err[-1]
@@ -147,14 +145,14 @@ def test_what_cannot_be_done_is_told_in_a_line_and_nothing_is_written(
     assert not Path("explanation").exists()
 
 
-def test_a_class_goes_by_its_name_one_of_its_names_or_its_number(vit):
+def test_a_class_is_found_by_its_name_a_synonym_or_its_number(vit):
     classifier = vit_jax.load(vit)
     for name in ("ant, emmet", "Emmet", "ant", "0"):
         assert find_class(name, classifier.class_names) == 0
     assert find_class("2", classifier.class_names) == 2
 
 
-def test_a_number_that_is_a_class_s_name_is_its_name(vit):
+def test_a_class_whose_name_is_a_number_is_found_by_that_name(vit):
     classifier = vit_jax.load(vit, labels=["2", "1", "0"])
     assert find_class("0", classifier.class_names) == 2
 
@@ -169,5 +167,5 @@ def test_a_real_model_looks_at_the_animal(shared):
     orange = (one.photo[:, :, 0].astype(float) - one.photo[:, :, 2] > 80).astype(np.float32)
     fish = cv2.resize(orange, (14, 14), interpolation=cv2.INTER_AREA) > 0.5
     for picture in (one.numbers.rollout, one.numbers.attention_relevance):
-        # Of a patch of fish and one of water, the fish has more in at least three of four pairs.
+        # A patch of fish scores higher than a patch of water in at least three of four pairs.
         assert roc_auc_score(fish.reshape(-1), picture.reshape(-1)) >= 0.75

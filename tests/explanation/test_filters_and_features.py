@@ -1,4 +1,4 @@
-"""Principal components of filters and of features, where they are known."""
+"""Principal components of filters and features that are known in advance."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def test_there_are_no_more_components_than_filters_or_pixels():
     assert len(principal_filters(RNG.normal(size=(16, 16, 3, 64))).components) == 28
 
 
-def test_the_filters_are_those_that_meet_the_pixels():
+def test_the_filters_are_those_applied_to_the_pixels():
     kernel = RNG.normal(size=(7, 7, 3, 8))
     of_patches = {"embedding": {"kernel": RNG.normal(size=(1, 1, 8, 4))}}
     hybrid = pixel_filters({"conv_root": {"kernel": kernel}, **of_patches})
@@ -38,7 +38,7 @@ def test_the_filters_are_those_that_meet_the_pixels():
     assert pixel_filters(of_patches).shape == (1, 1, 8, 4)
 
 
-def test_patches_alike_have_one_colour_in_every_image():
+def test_equal_patches_have_the_same_colour_in_every_image():
     kinds = RNG.normal(size=(3, 32))
     first, second = RNG.integers(3, size=(2, 5)), RNG.integers(3, size=(4, 3))
     colors = principal_colors([kinds[first], kinds[second]])
@@ -48,7 +48,7 @@ def test_patches_alike_have_one_colour_in_every_image():
         np.testing.assert_allclose(of_kind, np.broadcast_to(of_kind[0], of_kind.shape), atol=1e-6)
 
 
-def test_a_patch_of_huge_length_is_a_patch_like_others():
+def test_the_length_of_a_feature_vector_does_not_matter():
     features = RNG.normal(size=(6, 6, 32))
     longer = features.copy()
     longer[2, 3] *= 1000

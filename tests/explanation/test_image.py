@@ -1,4 +1,4 @@
-"""All there is to tell about an image, for every kind of model."""
+"""`explain_image` for every kind of model."""
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +81,7 @@ def test_a_model_whose_attention_is_uniform_looks_everywhere():
     np.testing.assert_allclose(found.rollout, np.full(GRID, 1 / 4 / 6 + 3 / 4 / tokens), rtol=1e-5)
 
 
-def test_without_positions_moving_the_patches_moves_the_pictures():
+def test_without_positions_moving_the_patches_moves_the_maps():
     model, params = vit(position="none")
     order = np.array([4, 2, 0, 5, 1, 3])
     patches = IMAGE.reshape(2, 4, 3, 4, 3).swapaxes(1, 2).reshape(6, 4, 4, 3)
@@ -94,8 +94,8 @@ def test_without_positions_moving_the_patches_moves_the_pictures():
         np.testing.assert_allclose(now.reshape(6, -1), before.reshape(6, -1)[order], atol=1e-5)
 
 
-def test_what_differs_from_gray_in_one_patch_is_relevant_there_alone():
-    # Only patch 4 differs from gray, so all of the score is its.
+def test_an_image_that_is_gray_but_for_one_patch_is_relevant_only_there():
+    # Only patch 4 differs from gray, so it accounts for the whole difference in score.
     model, params = vit(classifier="gap", position="none")
     image = np.zeros_like(IMAGE)
     image[4:8, 4:8] = IMAGE[4:8, 4:8]

@@ -15,20 +15,20 @@ from vit_jax.explanation.numbers.relevance import (
 from vit_jax.models.position import offset_index
 
 
-def gradients_of(model, params, images, class_index):
+def attention_gradients(model, params, images, class_index):
     def score(outputs):
         return outputs[..., class_index].sum()
 
     return jax.jit(lambda: models.capture_with_gradients(model, params, images, score))()
 
 
-def test_gradients_by_attention_are_those_that_a_bias_on_its_logits_feels():
-    # d score / d bias = A (G - sum_k A G), so the gradient of a learned bias knows G as well.
+def test_gradients_by_attention_agree_with_those_of_a_bias_on_its_logits():
+    # d score / d bias = A (G - sum_k A G), so the gradient of a learned bias depends on G too.
     recorded = golden("vit_gap")
     model = recorded.model(position="relative")
     images = jnp.asarray(recorded.images)
     params = random_params(model, images)
-    _, inside, gradients = gradients_of(model, params, images, 1)
+    _, inside, gradients = attention_gradients(model, params, images, 1)
 
     def score(params):
         return model.apply({"params": params}, images)[:, 1].sum()
@@ -48,9 +48,9 @@ def test_gradients_by_attention_are_those_that_a_bias_on_its_logits_feels():
 def test_gradients_are_the_same_whatever_computes_the_attention(fields):
     recorded = golden("vit_token")
     params, images = recorded.params(), jnp.asarray(recorded.images)
-    outputs, _, expected = gradients_of(recorded.model(), params, images, 2)
+    outputs, _, expected = attention_gradients(recorded.model(), params, images, 2)
     np.testing.assert_allclose(outputs, recorded.outputs, atol=1e-5)
-    _, _, found = gradients_of(recorded.model(**fields), params, images, 2)
+    _, _, found = attention_gradients(recorded.model(**fields), params, images, 2)
     for ours, theirs in zip(found.attention, expected.attention, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
 
@@ -60,13 +60,13 @@ def test_the_probe_of_a_map_head_has_gradients_too():
     model = recorded.model(classifier="map")
     images = jnp.asarray(recorded.images)
     params = random_params(model, images)
-    _, inside, gradients = gradients_of(model, params, images, 0)
+    _, inside, gradients = attention_gradients(model, params, images, 0)
     np.testing.assert_allclose(inside.pool_attention.sum(-1), 1, atol=1e-5)
     assert gradients.pool_attention.shape == inside.pool_attention.shape
     assert np.abs(gradients.pool_attention).max() > 0
 
 
-def test_attention_that_does_not_touch_the_class_is_irrelevant():
+def test_attention_that_does_not_raise_the_score_is_irrelevant():
     rng = np.random.default_rng(0)
     attention = jnp.asarray(rng.dirichlet(np.ones(6), (3, 2, 6)), jnp.float32)
     assert not attention_relevance(attention, jnp.zeros_like(attention)).any()

@@ -33,7 +33,7 @@ def test_one_program_for_every_platform_and_batch_size(name):
 
 
 @pytest.mark.parametrize("grid", [2, 32])  # few tokens, and enough for the chunked kernel
-def test_no_platforms_own_kernel_is_inside(grid):
+def test_no_kernel_of_a_single_platform_is_inside(grid):
     loaded = vit_jax.load(golden("vit_token").path, resolution=4 * grid)
     function = stablehlo.portable_function(loaded, "float32")
     (b,) = jax.export.symbolic_shape("b")
@@ -66,7 +66,7 @@ def test_the_directory_runs_without_vit_jax(tmp_path, capsys):
     row = vit_jax.load(path).predict(pixels)[0]
     _, probability, *name = result.stdout.splitlines()[0].split()
     assert " ".join(name) == f"class {row.argmax()}"
-    # its pixels are rounded otherwise: see the next test
+    # its pixels are rounded differently: see the next test
     assert float(probability.rstrip("%")) == pytest.approx(100 * row.max(), abs=1)
     assert json.loads((out / "card.json").read_text())["num_classes"] == 5
 
@@ -79,7 +79,7 @@ def test_the_loader_prepares_images_as_the_package_does(interpolation, resize):
     about = {"resize": resize, "interpolation": interpolation}
     loaded = vit_jax.load(golden("vit_token").path, preprocessing=about)
     model = object.__new__(run_model.Model)
-    model.card = loaded.card
+    model.card = loaded.card.to_json()
     y, x = np.mgrid[:45, :31]
     image = np.stack([128 + 90 * np.sin(y / 5), 8 * x, 5 * y], axis=-1).astype(np.uint8)
     difference = np.abs(model.prepare(image) - loaded.preprocess(image)[0])
@@ -122,7 +122,7 @@ def test_int8_keeps_every_weight_within_half_a_step():
 
 @pytest.mark.parametrize(("weights", "saved"), [("bfloat16", 2), ("int8", 3)])
 def test_smaller_weights_are_a_smaller_file_and_nearly_the_same_model(weights, saved):
-    """`saved` are bytes a number, of four; the program itself and the scales take some of it."""
+    """`saved` is how many of four bytes per number go; the program and the scales take up some."""
     recorded = golden("vit_token")
     loaded = vit_jax.load(recorded.path)
     shape = stablehlo.image_shape(loaded)
@@ -131,12 +131,12 @@ def test_smaller_weights_are_a_smaller_file_and_nearly_the_same_model(weights, s
     count = sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
     assert len(whole) - len(small) > 0.8 * saved * count
     logits = jax.export.deserialize(bytearray(small)).call(recorded.images)
-    # eight bits of mantissa or of value: a percent or two of the scores' size
+    # eight bits of mantissa or of value: one or two percent of the size of the scores
     np.testing.assert_allclose(logits, recorded.outputs, atol=0.03 * np.abs(recorded.outputs).max())
 
 
 @pytest.mark.parametrize(
-    ("out", "options", "said"),
+    ("out", "options", "message"),
     [
         ("there", [], "there exists already"),
         ("nowhere/out", [], "there is no directory"),
@@ -145,13 +145,13 @@ def test_smaller_weights_are_a_smaller_file_and_nearly_the_same_model(weights, s
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
-    tmp_path, monkeypatch, capsys, out, options, said
+    tmp_path, monkeypatch, capsys, out, options, message
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     assert export.main([str(golden("vit_token").path), out, *options]) == 1
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["there"]
 

@@ -24,7 +24,7 @@ from vit_jax.explanation.numbers.parameters import (
     principal_filters,
 )
 from vit_jax.explanation.numbers.tokens import Model, Tokens
-from vit_jax.models import MlpMixer, VisionTransformer, num_layers
+from vit_jax.models import MlpMixer, VisionTransformer, num_layers, patch_stride
 
 Size = tuple[int, int]  # height, width
 _TOP = 5
@@ -72,7 +72,6 @@ class Gallery:
 
     model: Model
     params: Mapping[str, Any]
-    image_size: Size
     grid: Size
     exhibits: Sequence[Exhibit]
 
@@ -84,7 +83,7 @@ class Gallery:
     @property
     def facts(self) -> dict[str, str]:
         """What the model is, in a few words and numbers."""
-        (height, width), (rows, columns) = self.image_size, self.grid
+        (rows, columns), (height, width) = self.grid, patch_stride(self.model)
         count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
         heads = read_from = None
         if isinstance(self.model, VisionTransformer):
@@ -93,7 +92,7 @@ class Gallery:
         known = {
             "model": self.model.model_name,
             "parameters": f"{count:,}",
-            "image": f"{height} × {width}",
+            "image": f"{rows * height} × {columns * width}",
             "patches": f"{rows} × {columns}",
             "layers": num_layers(self.model),
             "heads": heads,
@@ -168,8 +167,7 @@ def _features(gallery: Gallery, index: int) -> Figure:
 
 
 def _attention_distance(gallery: Gallery) -> Figure:
-    (height, width), (rows, columns) = gallery.image_size, gallery.grid
-    uniform = patch_distances(gallery.grid, (height / rows, width / columns)).mean()
+    uniform = patch_distances(gallery.grid, patch_stride(gallery.model)).mean()
     every = [one.numbers.distances for one in gallery.exhibits]
     distances = np.mean([one for one in every if one is not None], axis=0)
     return model_figures.draw_attention_distance(distances, uniform, len(every))
@@ -199,13 +197,13 @@ def _no_positions(model: Model, grid: Size) -> str | None:
         return "a Mixer has no position embeddings"
     kinds = {
         "none": "the model has no position embeddings",
-        "relative": "its positions are relative: biases on attention, with no embeddings to compare",
+        "relative": "its positions are relative: biases on attention, not embeddings to compare",
     }
     return _no_attention(model, grid) or kinds.get(model.position)
 
 
 def _no_features(_: Model, grid: Size) -> str | None:
-    return "the grid is a single patch, with no other to compare it with" if grid == (1, 1) else None
+    return "the grid is a single patch, with none to compare it with" if grid == (1, 1) else None
 
 
 def _no_class(model: Model, _: Size) -> str | None:

@@ -13,7 +13,7 @@ from jax import Array
 
 from vit_jax.classifier import Classifier
 from vit_jax.exporting.quantize import WEIGHTS
-from vit_jax.models import VisionTransformer
+from vit_jax.models import VisionTransformer, patch_stride
 from vit_jax.models.attention import LONG_SEQUENCE
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -56,5 +56,6 @@ def largest_difference(file: epath.Path, classifier: Classifier) -> float:
     return float(jnp.abs(jax.nn.softmax(theirs) - jax.nn.softmax(ours)).max())
 
 
-def image_shape(classifier: Classifier) -> tuple[int, ...]:
-    return *classifier.card.image_size, classifier.card.channels
+def image_shape(classifier: Classifier) -> tuple[int, int, int]:  # h w c
+    (rows, columns), (height, width) = classifier.grid, patch_stride(classifier.model)
+    return rows * height, columns * width, classifier.card.channels
