@@ -78,6 +78,14 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     assert (process.stderr.read(), process.wait()) == ("", 0)
 
 
+def test_another_broken_pipe_is_an_error(capsys):
+    def lose_connection(_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    assert command(lose_connection).main([]) == 1
+    assert capsys.readouterr().err == "try: [Errno 32] Broken pipe\n"
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -53,10 +53,9 @@ class Command:
             code = self.run(self.parse(argv)) or 0
             sys.stdout.flush()
             return code
-        except BrokenPipeError:  # whoever read the output, `head` for example, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
         except (ValueError, OSError) as error:
+            if isinstance(error, BrokenPipeError) and _nobody_reads():
+                return 0
             if debug:
                 traceback.print_exc()
             print(f"{self.name}: {one_line(error)}", file=sys.stderr)
@@ -81,6 +80,16 @@ class Command:
         self.add_arguments(parser)
         parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
         return parser
+
+
+def _nobody_reads() -> bool:
+    """Whether `head`, for example, has closed our standard output; if so, the rest is dropped."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def one_line(error: Exception) -> str:
