@@ -21,8 +21,7 @@ class Golden(NamedTuple):
     outputs: np.ndarray
 
     def model(self, **overrides):
-        module = models.MlpMixer if "num_blocks" in self.config else models.VisionTransformer
-        return module(num_classes=self.num_classes, **{**self.config, **overrides})
+        return models.build_model({**self.config, **overrides}, self.num_classes)
 
     def params(self):
         return checkpoint.load(self.path)
@@ -38,6 +37,16 @@ def golden(name: str) -> Golden:
             io["images"],
             io["outputs"],
         )
+
+
+def load_with_card(path, **options) -> tuple[dict[str, Any], checkpoint.Card]:
+    with checkpoint.open(path, **options) as found:
+        return found.params(), found.card
+
+
+def make_card(*, model, num_classes, **fields) -> checkpoint.Card:
+    """`model` is the model's configuration."""
+    return checkpoint.Card(models.build_model(dict(model), num_classes), **fields)
 
 
 def random_params(model, images, scale: float = 0.2):

@@ -1,5 +1,6 @@
 """`vit_jax.load`: any checkpoint becomes something that predicts."""
 
+import dataclasses
 import io
 import shutil
 
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from tests.reference import golden
+from tests.reference import golden, load_with_card
 from vit_jax import checkpoint, classifier
 
 # The networks compute in float32; a padded batch may sum in another order.
@@ -31,7 +32,7 @@ def test_predictions_are_the_references_softmax(name):
 
 def test_every_format_gives_the_same_predictions(tmp_path, images):
     path = golden("vit_token").path
-    params, card = checkpoint.load_with_card(path)
+    params, card = load_with_card(path)
     expected = vit_jax.load(path).predict(images)
     for to in ("npz", "orbax", "timm"):
         checkpoint.save(params, tmp_path / to, card=card, to=to)
@@ -84,7 +85,7 @@ def test_patch_features_average_to_the_pooled_ones():
 @pytest.mark.parametrize("name", ["timm_deit_distilled", "hf_dinov2_registers"])
 def test_patch_features_leave_class_and_register_tokens_out(name):
     loaded = vit_jax.load(golden("vit_token").path.parent / "foreign" / name)
-    images = np.zeros((1, *loaded.card["image_size"], 3), np.float32)
+    images = np.zeros((1, *loaded.card.image_size, 3), np.float32)
     assert loaded.features(images, per_patch=True).shape[1:3] == loaded.grid
 
 
@@ -102,18 +103,19 @@ def test_a_scanned_model_predicts_the_same(images):
 def test_another_resolution_rescales_grid_and_preprocessing(name):
     path = golden("vit_token").path.parent / name
     loaded = vit_jax.load(path)
-    height, width = loaded.card["image_size"]
+    height, width = loaded.card.image_size
     large = vit_jax.load(path, resolution=(2 * height, 3 * width))
     assert large.grid == (2 * loaded.grid[0], 3 * loaded.grid[1])
-    assert large.card["preprocessing"]["crop"] == [2 * height, 3 * width]
+    assert large.card.preprocessing.crop == (2 * height, 3 * width)
     image = np.random.default_rng(0).integers(0, 256, (99, 50, 3), np.uint8)
     assert large.predict(image).shape == loaded.predict(image).shape
 
 
 def test_a_head_of_a_thousand_classes_gets_imagenets_names(tmp_path, images):
-    params, card = checkpoint.load_with_card(golden("vit_token").path)
+    params, card = load_with_card(golden("vit_token").path)
     params["head"] = {"kernel": np.zeros((32, 1000), np.float32), "bias": np.arange(1000.0)}
-    checkpoint.save(params, tmp_path / "model.npz", card={**card, "num_classes": 1000})
+    card = dataclasses.replace(card, model=card.model.clone(num_classes=1000))
+    checkpoint.save(params, tmp_path / "model.npz", card=card)
     loaded = vit_jax.load(tmp_path / "model.npz")
     assert loaded.class_names[loaded.predict(images)[0].argmax()] == "toilet tissue"
 
@@ -128,7 +130,7 @@ def test_a_head_of_a_thousand_classes_gets_imagenets_names(tmp_path, images):
         ({"resolution": 18}, "18×18 cannot be cut into patches of 4×4; 16×16 can"),
     ],
 )
-def test_what_does_not_fit_is_told(options, said):
+def test_what_does_not_fit_is_named(options, said):
     with pytest.raises(ValueError, match=said):
         vit_jax.load(golden("vit_token").path, **options)
 
@@ -145,5 +147,5 @@ def test_a_mixer_refuses_another_resolution():
 
 
 def test_a_name_that_is_nowhere_gets_near_ones():
-    with pytest.raises(ValueError, match=r"no file or directory ViT-B_16-i21.*Did you mean"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint at ViT-B_16-i21\..*Did you mean"):
         vit_jax.load("ViT-B_16-i21")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
-import flax.traverse_util
 import jax
 import numpy as np
 from etils import epath
@@ -20,14 +19,10 @@ from PIL import Image
 
 from vit_jax import checkpoint, data, models
 from vit_jax import labels as label_lists
-from vit_jax.checkpoint import catalog
-from vit_jax.checkpoint.card import google_preprocessing, parameter_shapes
-from vit_jax.checkpoint.inspection import check_fit
-from vit_jax.checkpoint.lazy import read_all
-from vit_jax.checkpoint.transfer import GRID_CONVENTIONS
-from vit_jax.preprocessing import Preprocessing
+from vit_jax.checkpoint.card import grid_at
+from vit_jax.checkpoint.names import check_fit
+from vit_jax.preprocessing import Preprocessing, Size, google_preprocessing
 
-Size = tuple[int, int]
 # A path, an encoded file, a picture, or 8-bit values `h w c`.
 RawImage = str | Path | bytes | Image.Image | np.ndarray
 
@@ -47,18 +42,17 @@ class Classifier:
 
     @property
     def class_names(self) -> list[str]:
-        names = self.card["class_names"]
-        return names or [f"class {i}" for i in range(self.card["num_classes"])]
+        return list(self.card.class_names or map("class {}".format, range(self.card.num_classes)))
 
     @property
     def grid(self) -> Size:
         """Patches of the input, (height, width)."""
-        return tuple(self.card["grid"])
+        return self.card.grid
 
     @functools.cached_property
     def transform(self) -> Callable[..., np.ndarray]:
         """From one encoded file or 8-bit array to the model's input, float32 `h w c`."""
-        return data.eval_transform(Preprocessing.from_json(self.card["preprocessing"]))
+        return data.eval_transform(self.card.preprocessing)
 
     def preprocess(self, images: RawImage | Sequence[RawImage] | np.ndarray) -> np.ndarray:
         """The model's input, float32 `b h w c`, of one raw image or several."""
@@ -70,8 +64,7 @@ class Classifier:
         """Probabilities, `b k`: of each class alone where the model was trained on several labels
         an image, else summing to one.
         """
-        loss = self.card.get("data", {}).get("loss", "softmax")
-        return self._run(functools.partial(_probabilities, self.model, loss), images, batch_size)
+        return self._run(functools.partial(_probabilities, self.model, self.card.loss), images, batch_size)
 
     def logits(self, images: Any, *, batch_size: int = 32) -> np.ndarray:
         """The scores before the softmax, `b k`."""
@@ -130,7 +123,7 @@ def _pooled_features(model, params, images):
 @functools.partial(jax.jit, static_argnums=0)
 def _patch_features(model, params, images):
     """After the last LayerNorm, where the model has it before pooling."""
-    last = "pre_head_layer_norm" if isinstance(model, models.MlpMixer) else "Transformer"
+    last = models.kind_of(model).tokens
     _, state = model.apply(
         {"params": params},
         images,
@@ -153,123 +146,93 @@ def load(
     preprocessing: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Classifier:
-    """The checkpoint at a path (anything `checkpoint.load` reads), or of a name in the catalog.
+    """The checkpoint at a path (anything `checkpoint.open` takes), or of a name in the catalog.
 
     For a file that does not describe itself: `model` is a name of `models.MODEL_CONFIGS`, `labels`
-    the class names or a file with one a line, `preprocessing` what differs from Google's (see
-    `checkpoint.card`). At another `resolution` than the checkpoint's, the position grid is
-    rescaled. `fields` are how the model is computed: dtype="bfloat16", attention_kernel=…, scan=….
+    the class names or a file with one per line, `preprocessing` the fields of
+    `vit_jax.preprocessing.Preprocessing` that differ from Google's. At another `resolution` than
+    the checkpoint's, the position grid is rescaled. `fields` are how the model is computed:
+    dtype="bfloat16", attention_kernel=…, scan=….
     """
-    path = _fetched(path)
-    with checkpoint.opened(path) as found:
-        leaves = found.plan.leaves()
-        flat = read_all(leaves, where=str(path))
-    size = (resolution, resolution) if isinstance(resolution, int) else resolution
+    size = _pair(resolution)
+    with checkpoint.open(path) as found:
+        card = _card(found, model)
+        if card.grid is None and size is not None:
+            card = dataclasses.replace(card, grid=grid_at(size, card.model))
+        card = _complete(card, path, labels, preprocessing)
+        check_fit(found.shapes, card.parameter_shapes(), where=str(path))
+        trained_at = card.grid
+        if size is not None and size != card.image_size:
+            card = _at(card, size)
+        shapes = card.parameter_shapes()
+        params = found.fit(
+            checkpoint.recover_tree(list(shapes), list(shapes.values())),
+            keep_head=True,
+            grid=card.grid,
+            pretrained_grid=trained_at,
+        ).restore()
+    return Classifier(card.model.clone(**fields), params, card)
+
+
+def _card(found: checkpoint.Checkpoint, model: str | None) -> checkpoint.Card:
+    """What a checkpoint says, with the fields of a published model where it says nothing."""
     card = found.card
     if card is None:
         raise ValueError(
-            f"{path} does not describe itself, and its parameters are of no model of ours."
+            f"{found.path} does not describe itself, and its parameters are of no model of ours."
         )
-    if model is not None:
-        name, found_name = models.find_model(model), checkpoint.guess_model(leaves)
-        if found_name not in (None, name):
-            raise ValueError(f"{path} is a {found_name}, not a {name}.")
-        if card["source"].startswith("inferred"):
-            card = _card_of_model(name, card)
-    if card["grid"] is None and size is not None:
-        card = {**card, "grid": _grid_at(size, card), "image_size": list(size)}
-    card = _complete(card, path, labels, preprocessing)
-    check_fit(leaves, parameter_shapes(card), where=str(path))
-    params = checkpoint.recover_tree(list(flat), list(flat.values()))
-    if size is not None and list(size) != list(card["image_size"]):
-        convention = GRID_CONVENTIONS.get(found.format, "google")
-        params, card = _at_resolution(params, card, size, convention)
-    params = jax.tree.map(jax.numpy.asarray, params)
-    return Classifier(checkpoint.model_from_card(card, **fields), params, card)
+    if model is None:
+        return card
+    name, guess = models.find_model(model), models.guess_model(found.shapes)
+    if guess not in (None, name):
+        raise ValueError(f"{found.path} is a {guess}, not a {name}.")
+    if not card.inferred:
+        return card
+    named = models.model_config(name).to_dict()
+    if "representation_size" in named:
+        named["representation_size"] = card.model.representation_size
+    return dataclasses.replace(card, model=models.build_model(named, card.num_classes))
 
 
-def _fetched(path: epath.PathLike) -> epath.Path:
-    local = epath.Path(path).expanduser()
-    if local.exists():
-        return local
-    try:
-        name = catalog.find(str(path)).name
-    except ValueError as e:
-        raise ValueError(f"There is no file or directory {path}. {e}") from e
-    return epath.Path(catalog.fetch(name))
-
-
-def _card_of_model(name: str, inferred: checkpoint.Card) -> checkpoint.Card:
-    """The card of a published model with the head, grid and preprocessing that the file has."""
-    fields = models.model_config(name).to_dict()
-    if "representation_size" in fields:
-        fields["representation_size"] = inferred["model"].get("representation_size")
-    named = checkpoint.make_card(model=fields, num_classes=0, grid=None)
-    return {**inferred, "model": named["model"]}
-
-
-def _complete(card, path, labels, preprocessing) -> checkpoint.Card:
+def _complete(
+    card: checkpoint.Card,
+    path: epath.PathLike,
+    labels: epath.PathLike | Sequence[str] | None,
+    preprocessing: Mapping[str, Any] | None,
+) -> checkpoint.Card:
     """The card with names, sizes and preprocessing, from what was given where it lacks them."""
-    if card["grid"] is None:
+    if card.image_size is None:
         raise ValueError(
             f"{path} does not say at what resolution its model runs; give the resolution."
         )
-    names = card["class_names"]
+    names = card.class_names
     if labels is not None:
-        names = label_lists.read(labels, card["num_classes"])
-    elif names is None and (known := label_lists.imagenet(card["num_classes"])):
-        names = known[0]
-    described = card["preprocessing"] or google_preprocessing(card["image_size"], card["channels"])
-    described = {"channels": card["channels"], "exif": False, **described, **(preprocessing or {})}
-    card = {**card, "class_names": names, "preprocessing": described}
-    checkpoint.check_card(card, where=f"The card of {path}")
-    return card
+        names = tuple(label_lists.read(labels, card.num_classes))
+    elif names is None and (known := label_lists.imagenet(card.num_classes)):
+        names = tuple(known[0])
+    described = card.preprocessing or google_preprocessing(card.image_size, card.channels)
+    if preprocessing:
+        try:
+            described = Preprocessing.from_json({**described.to_json(), **preprocessing})
+        except ValueError as e:
+            raise ValueError(f"The card of {path} is not a valid card: {e}.") from e
+    return dataclasses.replace(card, class_names=names, preprocessing=described)
 
 
-def _at_resolution(
-    params: Any, card: checkpoint.Card, size: Sequence[int], convention: str
-) -> tuple[Any, checkpoint.Card]:
-    """Parameters and card for images of another size, (height, width)."""
-    if "num_blocks" in card["model"]:
+def _at(card: checkpoint.Card, size: Size) -> checkpoint.Card:
+    if not models.kind_of(card.model).any_resolution:
+        height, width = card.image_size or (0, 0)
         raise ValueError(
-            f"A Mixer runs at its own resolution only, {card['image_size'][0]}×"
-            f"{card['image_size'][1]}, not {size[0]}×{size[1]}."
+            f"A Mixer runs at its own resolution only, {height}×{width}, not {size[0]}×{size[1]}."
         )
-    grid = _grid_at(size, card)
-    described = dict(card["preprocessing"])
-    factor = min(size) / min(described["crop"])
-    if isinstance(described["resize"], int):
-        described["resize"] = round(factor * described["resize"])
-    elif described["resize"]:
-        described["resize"] = [
-            round(side * new / old)
-            for side, new, old in zip(described["resize"], size, described["crop"], strict=True)
-        ]
-    described["crop"] = list(size)
-    resized = {**card, "image_size": list(size), "grid": grid, "preprocessing": described}
-    wanted = flax.traverse_util.unflatten_dict(parameter_shapes(resized), sep="/")
-    params = checkpoint.fit_params(
-        params,
-        wanted,
-        representation_size=card["model"].get("representation_size"),
-        keep_head=True,
-        grid=tuple(grid),
-        pretrained_grid=tuple(card["grid"]),
-        convention=convention,
-    )
-    return params, resized
+    return card.at(size)
 
 
-def _grid_at(size: Sequence[int], card: checkpoint.Card) -> list[int]:
-    """The patches, (height, width), that an image of a size is cut into."""
-    stride = checkpoint.patch_stride(card["model"])
-    if any(side % step for side, step in zip(size, stride, strict=True)):
-        near = [max(s, round(n / s) * s) for n, s in zip(size, stride, strict=True)]
-        raise ValueError(
-            f"A resolution of {size[0]}×{size[1]} cannot be cut into patches of {stride[0]}×"
-            f"{stride[1]}; {near[0]}×{near[1]} can."
-        )
-    return [side // step for side, step in zip(size, stride, strict=True)]
+def _pair(resolution: int | Sequence[int] | None) -> Size | None:
+    if resolution is None or isinstance(resolution, int):
+        return None if resolution is None else (resolution, resolution)
+    height, width = resolution
+    return height, width
 
 
 def _is_prepared(images: Any) -> bool:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.checkpoint.http_server import serving
+from tests.reference import load_with_card
 from vit_jax import catalog as command
-from vit_jax import checkpoint, models
+from vit_jax import models
 from vit_jax.checkpoint import augreg, catalog, download
 from vit_jax.models import zoo
 
@@ -149,8 +150,8 @@ def test_what_was_fetched_from_a_hub_can_be_loaded(server, tmp_path, golden):
     server.files[HUB + "config.json"] = (folder / "config.json").read_bytes()
     server.files[HUB + "model.safetensors"] = (folder / "model.safetensors").read_bytes()
     path = catalog.fetch(NAME, cache=tmp_path)
-    params, card = checkpoint.load_with_card(path)
-    assert card["num_classes"] == 5
+    params, card = load_with_card(path)
+    assert card.num_classes == 5
     assert params["head"]["kernel"].shape == (48, 5)
 
 

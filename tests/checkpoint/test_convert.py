@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.reference import GOLDEN, golden
+from tests.reference import GOLDEN, golden, load_with_card
 from vit_jax import checkpoint, convert
 from vit_jax.checkpoint import formats
 
@@ -71,7 +71,7 @@ def test_a_file_cut_short_is_told_as_such(tmp_path):
 
 def test_nan_weights_are_refused_and_nothing_is_written(tmp_path):
     params = checkpoint.load(VIT)
-    _, card = checkpoint.load_with_card(VIT)
+    _, card = load_with_card(VIT)
     params["head"]["bias"] = np.full_like(params["head"]["bias"], np.nan)
     for to, name in (("timm", "out.safetensors"), ("hf", "out")):
         with pytest.raises(ValueError, match="NaN or infinite"):
@@ -80,13 +80,13 @@ def test_nan_weights_are_refused_and_nothing_is_written(tmp_path):
 
 
 def test_a_recipe_can_start_from_foreign_weights():
-    params, card = checkpoint.load_with_card(HF)
-    model = checkpoint.model_from_card({**card, "num_classes": 7, "class_names": None})
-    images = jax.ShapeDtypeStruct((1, *card["image_size"], 3), np.float32)
+    params, card = load_with_card(HF)
+    model = card.model.clone(num_classes=7)
+    images = jax.ShapeDtypeStruct((1, *card.image_size, 3), np.float32)
     init = jax.eval_shape(lambda x: model.init(jax.random.key(0), x)["params"], images)
     init = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), init)
     fitted = checkpoint.load_pretrained(
-        pretrained_path=HF, init_params=init, model_config=card["model"]
+        pretrained_path=HF, init_params=init, model_config={"representation_size": None}
     )
     assert fitted["head"]["kernel"].shape == (48, 7)
     np.testing.assert_array_equal(fitted["cls"], params["cls"])
@@ -107,7 +107,7 @@ def test_what_was_done_is_printed(tmp_path, capsys):
 
 
 def test_every_array_is_accounted_for(tmp_path):
-    with checkpoint.opened(GOLDEN / "foreign" / "hf_dinov2_registers") as opened:
+    with checkpoint.open(GOLDEN / "foreign" / "hf_dinov2_registers") as opened:
         used = {name for mapped in opened.plan.mapped for name in mapped.sources}
         dropped = {name for name, _ in opened.plan.dropped}
     from safetensors import safe_open
@@ -154,8 +154,8 @@ def test_a_grid_that_is_not_square_is_told_on_the_command_line(tmp_path):
     _, height, width, _ = recorded.images.shape
     arguments = [str(recorded.path), str(tmp_path / "out"), "--to", "timm", "--quiet"]
     assert convert.main([*arguments, f"--image_size={height},{width}"]) == 0
-    params, card = checkpoint.load_with_card(tmp_path / "out")
-    assert card["grid"] == [height // 4, width // 4]
+    params, card = load_with_card(tmp_path / "out")
+    assert card.grid == (height // 4, width // 4)
     assert jax.tree.all(jax.tree.map(np.array_equal, params, recorded.params()))
 
 
@@ -172,14 +172,14 @@ def test_the_real_model_there_and_back_gives_identical_logits(shared, to, tmp_pa
     source = shared / "real" / "Ti_16-tinyimagenet200.npz"
     checkpoint.convert(source, tmp_path / "there", to=to)
     checkpoint.convert(tmp_path / "there", tmp_path / "back.npz")
-    params, card = checkpoint.load_with_card(source)
-    model = checkpoint.model_from_card(card)
+    params, card = load_with_card(source)
+    model = card.model
     images = jax.random.normal(jax.random.key(0), (2, 224, 224, 3))
     run = jax.jit(lambda model, params: model.apply({"params": params}, images), static_argnums=0)
     logits = run(model, params)
     for path in (tmp_path / "there", tmp_path / "back.npz"):
-        params, card = checkpoint.load_with_card(path)
-        np.testing.assert_array_equal(run(checkpoint.model_from_card(card), params), logits)
+        params, card = load_with_card(path)
+        np.testing.assert_array_equal(run(card.model, params), logits)
 
 
 def test_torch_is_never_imported():

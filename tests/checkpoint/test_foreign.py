@@ -7,15 +7,15 @@ import functools
 import json
 import shutil
 
+import flax.traverse_util
 import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.reference import GOLDEN
+from tests.reference import GOLDEN, load_with_card, make_card
 from vit_jax import checkpoint
 from vit_jax.checkpoint import tensors
-from vit_jax.checkpoint.card import parameter_shapes
 
 FOREIGN = GOLDEN / "foreign"
 GIVEN = ("timm_vit", "hf_vit", "lucidrains_vit")
@@ -51,12 +51,12 @@ def layout_of(name):
 
 
 def outputs_of(path, images, **options):
-    params, card = checkpoint.load_with_card(path, **options)
+    params, card = load_with_card(path, **options)
     return apply(card, params, images)
 
 
 def apply(card, params, images, **fields):
-    return run(checkpoint.model_from_card(card, **fields), params, images)
+    return run(card.model.clone(**fields), params, images)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -67,7 +67,7 @@ def run(model, params, images):
 def assert_same(found, wanted):
     """Two (params, card) pairs: the same bits, and the same model."""
     assert jax.tree.all(jax.tree.map(np.array_equal, found[0], wanted[0]))
-    assert checkpoint.model_from_card(found[1]) == checkpoint.model_from_card(wanted[1])
+    assert found[1].model == wanted[1].model
 
 
 @pytest.mark.parametrize("name", (*GIVEN, *RECORDED))
@@ -109,7 +109,7 @@ def test_what_is_summed_away_computes_the_same(name, tmp_path):
 def test_every_format_keeps_the_weights_and_the_model(name, to, tmp_path):
     target = tmp_path / ("out.npz" if to == "npz" else "out")
     checkpoint.convert(path_of(name), target, to=to)
-    assert_same(checkpoint.load_with_card(target), checkpoint.load_with_card(path_of(name)))
+    assert_same(load_with_card(target), load_with_card(path_of(name)))
 
 
 @pytest.mark.parametrize("to", ["timm", "hf", "lucidrains"])
@@ -119,17 +119,17 @@ def test_a_folder_we_wrote_needs_no_card_of_ours(to, tmp_path):
     checkpoint.convert(path, tmp_path / to, to=to)
     file = tmp_path / to / "model.safetensors"
     save_file(load_file(file), file)  # without metadata
-    assert_same(checkpoint.load_with_card(tmp_path / to), checkpoint.load_with_card(path))
+    assert_same(load_with_card(tmp_path / to), load_with_card(path))
 
 
 def test_labels_gelu_and_epsilon_come_with_a_hugging_face_folder():
-    _, card = checkpoint.load_with_card(path_of("hf_vit_new_names"))
-    assert card["class_names"] == ["ant", "bee", "cat"]
-    assert "gelu" not in card["model"]  # tanh is our default
-    assert card["model"]["norm_eps"] == 1e-12
-    _, card = checkpoint.load_with_card(path_of("hf_vit"))
-    assert card["model"]["gelu"] == "erf"
-    assert card["class_names"] is None  # LABEL_0, … are made up
+    _, card = load_with_card(path_of("hf_vit_new_names"))
+    assert card.class_names == ("ant", "bee", "cat")
+    assert card.model.gelu == "tanh"
+    assert card.model.norm_eps == 1e-12
+    _, card = load_with_card(path_of("hf_vit"))
+    assert card.model.gelu == "erf"
+    assert card.class_names is None  # LABEL_0, … are made up
 
 
 def test_preprocessing_comes_with_a_hugging_face_folder(tmp_path):
@@ -143,43 +143,42 @@ def test_preprocessing_comes_with_a_hugging_face_folder(tmp_path):
         "image_std": [0.229, 0.224, 0.225],
     }
     (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps(about))
-    _, card = checkpoint.load_with_card(tmp_path / "hf")
-    assert card["preprocessing"]["resize"] == 40
-    assert card["preprocessing"]["crop"] == [32, 32]
-    assert card["preprocessing"]["interpolation"] == "bicubic"
-    assert card["preprocessing"]["mean"] == about["image_mean"]
+    _, card = load_with_card(tmp_path / "hf")
+    assert card.preprocessing.resize == 40
+    assert card.preprocessing.crop == (32, 32)
+    assert card.preprocessing.interpolation == "bicubic"
+    assert list(card.preprocessing.mean) == about["image_mean"]
     checkpoint.convert(tmp_path / "hf", tmp_path / "again", to="hf")
     written = json.loads((tmp_path / "again" / "preprocessor_config.json").read_text())
     assert {key: written[key] for key in about} == about
 
 
 def test_preprocessing_comes_with_a_timm_folder():
-    _, card = checkpoint.load_with_card(path_of("timm_gap_registers"))
-    assert card["image_size"] == [16, 24]
-    assert card["grid"] == [2, 3]
-    assert card["preprocessing"]["crop"] == [16, 24]
-    assert card["preprocessing"]["resize"] == 17  # 16 / 0.9
-    assert card["preprocessing"]["interpolation"] == "bicubic"
+    _, card = load_with_card(path_of("timm_gap_registers"))
+    assert card.image_size == (16, 24)
+    assert card.grid == (2, 3)
+    assert card.preprocessing.crop == (16, 24)
+    assert card.preprocessing.resize == 17  # 16 / 0.9
+    assert card.preprocessing.interpolation == "bicubic"
 
 
 def test_a_hybrid_comes_with_timms_epsilons():
-    _, card = checkpoint.load_with_card(path_of("timm_hybrid"))
-    assert card["model"]["resnet"]["norm_eps"] == 1e-5
-    assert card["model"]["resnet"]["variance_eps"] == 1e-8
+    _, card = load_with_card(path_of("timm_hybrid"))
+    assert card.model.resnet["norm_eps"] == 1e-5
+    assert card.model.resnet["variance_eps"] == 1e-8
     images, outputs = recorded("timm_hybrid")
     params = checkpoint.load(path_of("timm_hybrid"))
 
-    def distance(card):
-        return np.abs(apply(card, params, images) - outputs).max()
+    def distance(**fields):
+        return np.abs(apply(card, params, images, **fields) - outputs).max()
 
-    timms = distance(card)
-    card["model"]["resnet"] = {"num_layers": [1], "width_factor": 1}  # Google's epsilons
-    assert distance(card) > 10 * timms  # so that the epsilons are seen to matter
+    googles = {"num_layers": (1,), "width_factor": 1}  # with Google's epsilons
+    assert distance(resnet=googles) > 10 * distance()  # so that the epsilons are seen to matter
 
 
 def test_the_wrong_gelu_would_be_noticed():
     images, outputs = recorded("timm_vit")
-    params, card = checkpoint.load_with_card(path_of("timm_vit"))
+    params, card = load_with_card(path_of("timm_vit"))
     wrong = apply(card, params, images, gelu="tanh")
     assert np.abs(wrong - outputs).max() > 5 * TOLERANCE
 
@@ -248,8 +247,8 @@ def test_a_siglip_classifier_averages_and_its_pooling_head_is_dropped(tmp_path):
     (tmp_path / "hf").mkdir()
     save_file(arrays, tmp_path / "hf" / "model.safetensors")
     shutil.copy(path_of("hf_siglip") / "config.json", tmp_path / "hf")
-    with checkpoint.opened(tmp_path / "hf") as opened:
-        assert opened.card["model"]["classifier"] == "gap"
+    with checkpoint.open(tmp_path / "hf") as opened:
+        assert opened.card.model.classifier == "gap"
         assert "vision_model.head.probe" in dict(opened.plan.dropped)
 
 
@@ -267,7 +266,7 @@ def test_a_google_mixer_in_timms_layout_gives_the_references_outputs(tmp_path):
 
     mixer = golden("mixer")
     arrays = {}
-    for name, array in checkpoint.official.to_official(mixer.params()).items():
+    for name, array in flax.traverse_util.flatten_dict(mixer.params(), sep="/").items():
         name = name.replace("stem/", "stem.proj/").replace("pre_head_layer_norm", "norm")
         name = name.replace("MixerBlock_", "blocks/").replace("LayerNorm_0", "norm1")
         name = name.replace("LayerNorm_1", "norm2").replace("_mixing/Dense_0", "s/fc1")
@@ -345,8 +344,8 @@ def small_model(**fields):
         "transformer": {"num_layers": 1, "mlp_dim": 32, "num_heads": 2, "dropout_rate": 0.0},
         **fields,
     }
-    card = checkpoint.make_card(model=config, num_classes=3, grid=(2, 2), source="test")
-    shapes = parameter_shapes(card)
+    card = make_card(model=config, num_classes=3, grid=(2, 2), source="test")
+    shapes = card.parameter_shapes()
     return checkpoint.recover_tree(
         list(shapes), [np.zeros(leaf.shape, np.float32) for leaf in shapes.values()]
     ), card

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.reference import GOLDEN, golden, random_params
+from tests.reference import GOLDEN, golden, load_with_card, random_params
 from vit_jax import checkpoint, models
 
 
@@ -235,7 +235,7 @@ def test_every_published_model_is_recognised_from_its_shapes(name):
     images = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
     flat = {"/".join(k.key for k in path): leaf for path, leaf in jax.tree.leaves_with_path(shapes)}
-    assert checkpoint.guess_model(flat) == name
+    assert models.guess_model(flat) == name
 
 
 def test_inspect_params_reports_from_both_sides():
@@ -258,8 +258,8 @@ def test_recover_tree_nests_flat_names():
     [("timm_vit.safetensors", "cubic_antialias"), ("hf_vit", "torch_bicubic")],
 )
 def test_foreign_positions_are_rescaled_as_their_own_library_does(name, convention):
-    params, card = checkpoint.load_with_card(GOLDEN / name)
-    model = checkpoint.model_from_card(card)
+    params, card = load_with_card(GOLDEN / name)
+    model = card.model
     init = random_params(model, jnp.ones((1, 48, 48, 3)))
     loaded = load(GOLDEN / name, init)
     expected = checkpoint.rescale_grid(

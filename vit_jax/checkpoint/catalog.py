@@ -83,9 +83,14 @@ def find(name: str) -> Entry:
     table = entries()
     if name in table:
         return table[name]
-    near = difflib.get_close_matches(name, table, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(near)}?" if near else "`list` shows them all."
-    raise ValueError(f"There is no checkpoint {name!r} in the catalog. {hint}")
+    hint = near_names(name) or " `list` shows them all."
+    raise ValueError(f"There is no checkpoint {name!r} in the catalog.{hint}")
+
+
+def near_names(name: str) -> str:
+    """A sentence with names of the catalog that are like this one, or nothing."""
+    near = difflib.get_close_matches(name, entries(), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
 def cache_dir(cache: str | os.PathLike | None = None) -> Path:

@@ -1,19 +1,19 @@
-"""What kind of checkpoint a path is, told by its content and never by its name."""
+"""Which format the checkpoint at a path has, by its content and never by its name."""
 
 import json
 import zipfile
 
 from etils import epath
 
-from vit_jax.checkpoint import store, tensors
-from vit_jax.checkpoint.official import OfficialHandler
+from vit_jax.checkpoint import orbax_directory, tensors
 
+FILE = "params.npz"  # in a directory that `OfficialCheckpointer` saved
 NPZ, ORBAX, RUN, SAFETENSORS = "npz", "orbax", "run", "safetensors"
 _REFUSED = "Unpickling can run any code, so it is refused; save the weights as safetensors."
 
 
 def recognise(path: epath.PathLike) -> tuple[str, epath.Path]:
-    """The format, and the path to read it from (an index names its folder, for one)."""
+    """The format, and the path to read: of a workdir its newest step, of an index its folder."""
     path = epath.Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
@@ -21,11 +21,11 @@ def recognise(path: epath.PathLike) -> tuple[str, epath.Path]:
 
 
 def _recognise_folder(path: epath.Path) -> tuple[str, epath.Path]:
-    if (file := path / OfficialHandler.FILE).exists():
+    if (file := path / FILE).exists():
         return NPZ, file
-    if step := store.find_step(path):
+    if step := orbax_directory.find_step(path):
         return RUN, step
-    if store.is_orbax(path):
+    if orbax_directory.is_orbax(path):
         return ORBAX, path
     if tensors.find_files(path):
         return SAFETENSORS, path

@@ -1,86 +1,99 @@
-"""Arrays that are described but not read yet, and the record of where each comes from.
+"""Arrays whose shape and dtype are known and whose values are not read yet.
 
-Every format is read as a list of `Mapped` leaves and written from one. A conversion therefore holds
-one array at a time, and knows all names and shapes, hence all errors, before it reads a weight.
+A format is opened as flat names to such arrays, in our names, whatever it takes to make them:
+reading, slicing, transposing, joining. So all errors of name and shape are found before a weight is
+read, weights are read one array at a time, and each process can read the part that it holds.
 """
 
 import dataclasses
 import itertools
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
 
 import cv2
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from jax.typing import DTypeLike
+
+from vit_jax.checkpoint.names import summarize
+
+Index = tuple[slice, ...]  # a part of an array; () is all of it
 
 
 @dataclasses.dataclass(frozen=True)
 class Lazy:
-    """An array's shape and dtype, and the way to read it."""
+    """`load` reads a part. `row` is (array, i) where this is row i of another lazy array."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    read: Callable[[], np.ndarray]
+    load: Callable[[Index], np.ndarray]
+    row: "tuple[Lazy, int] | None" = None
+
+    def read(self, index: Index = ()) -> np.ndarray:
+        return self.load(index)
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Lazy":
         """The array after `function`, whose result's shape must not depend on the values."""
         # No memory behind it: one zero, with strides of zero.
         stand_in = function(np.broadcast_to(np.zeros((), self.dtype), self.shape))
-        return Lazy(stand_in.shape, stand_in.dtype, lambda: function(self.read()))
+        return Lazy(stand_in.shape, stand_in.dtype, lambda index: function(self.read())[index])
 
 
-class Mapped(NamedTuple):
-    """One array of the result: what it is made from, its name, and how, in words."""
-
-    sources: tuple[str, ...]
-    target: str
-    how: str
-    array: Lazy
-
-
-@dataclasses.dataclass
-class Plan:
-    """How a whole checkpoint is read into our names, or written from them."""
-
-    mapped: list[Mapped]
-    dropped: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # name, reason
-    notes: list[str] = dataclasses.field(default_factory=list)
-
-    def leaves(self) -> dict[str, Lazy]:
-        return {mapped.target: mapped.array for mapped in self.mapped}
-
-    def told(self) -> list[str]:
-        """The plan in a few lines: what differs only in numbers is told once."""
-        groups: dict[tuple[str, str, str], list[tuple[int, ...]]] = {}
-        unchanged = 0
-        for mapped in self.mapped:
-            if mapped.how == "same" and mapped.sources == (mapped.target,):
-                unchanged += 1
-                continue
-            sources = _folded(mapped.sources) or "(nothing)"
-            key = (_numberless(sources), _numberless(mapped.target), mapped.how)
-            groups.setdefault(key, []).append(_numbers(sources))
-        lines = [
-            f"  {_with_ranges(sources, numbers)} -> {target}: {how}"
-            for (sources, target, how), numbers in groups.items()
-        ]
-        if unchanged:
-            lines.append(f"  {unchanged} arrays unchanged in name and layout")
-        lines += [f"  dropped {name}: {reason}" for name, reason in self.dropped]
-        return lines + [f"  {note}" for note in self.notes]
-
-
-def from_array(array: Any) -> Lazy:
-    return Lazy(tuple(array.shape), np.dtype(array.dtype), lambda: np.asarray(array))
+def from_array(array: np.ndarray | jax.Array) -> Lazy:
+    return Lazy(array.shape, np.dtype(array.dtype), lambda index: np.asarray(array)[index])
 
 
 def concatenated(parts: Sequence[Lazy], axis: int) -> Lazy:
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
-    read = lambda: np.concatenate([part.read() for part in parts], axis=axis)  # noqa: E731
-    return Lazy(tuple(shape), parts[0].dtype, read)
+
+    def load(index: Index) -> np.ndarray:
+        return np.concatenate([part.read() for part in parts], axis=axis)[index]
+
+    return Lazy(tuple(shape), parts[0].dtype, load)
+
+
+def unstacked(array: Lazy) -> list[Lazy]:
+    """The rows along the first axis."""
+
+    def row(i: int) -> Lazy:
+        def load(index: Index) -> np.ndarray:
+            return array.read((slice(i, i + 1), *index))[0] if index else array.read()[i]
+
+        return Lazy(array.shape[1:], array.dtype, load, row=(array, i))
+
+    return [row(i) for i in range(array.shape[0])]
+
+
+def stacked(rows: Sequence[Lazy]) -> Lazy:
+    """The rows along a new first axis; the array that they are the rows of, where there is one."""
+    if all(row.row is not None for row in rows):
+        parents = {id(row.row[0]): row.row[0] for row in rows if row.row}
+        (parent, *others), indices = parents.values(), [row.row[1] for row in rows if row.row]
+        if not others and indices == list(range(parent.shape[0])):
+            return parent
+
+    def load(index: Index) -> np.ndarray:
+        chosen = rows[index[0]] if index else rows
+        return np.stack([row.read(index[1:]) for row in chosen])
+
+    return Lazy((len(rows), *rows[0].shape), rows[0].dtype, load)
+
+
+def remembered(name: str, array: Lazy, latest: dict[str, np.ndarray]) -> Lazy:
+    """The array, kept in `latest` until another one is read: its rows cost one reading of it."""
+
+    def load(index: Index) -> np.ndarray:
+        if index:
+            return array.read(index)
+        if name not in latest:
+            latest.clear()
+            latest[name] = array.read()
+        return latest[name]
+
+    return Lazy(array.shape, array.dtype, load)
 
 
 def transposed(matrix: np.ndarray) -> np.ndarray:
@@ -93,6 +106,38 @@ def transposed(matrix: np.ndarray) -> np.ndarray:
     return cv2.transpose(words).view(matrix.dtype)
 
 
+def read_ahead(
+    leaves: Mapping[str, Lazy], *, where: str, parts: Mapping[str, Index] | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and array, each read while the caller uses the one before; two are in memory at a time.
+
+    `parts` says which part to read of each. After the last one, NaN or infinite weights are an
+    error that names them.
+    """
+    names = list(leaves)
+    not_finite: list[str] = []
+
+    def read(name: str) -> np.ndarray:
+        array = np.asarray(leaves[name].read(parts[name] if parts else ()), order="C")
+        if not is_finite(array):
+            not_finite.append(name)
+        return array
+
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        upcoming = reader.submit(read, names[0]) if names else None
+        for name, following in itertools.zip_longest(names, names[1:]):
+            assert upcoming is not None
+            array = upcoming.result()
+            upcoming = reader.submit(read, following) if following is not None else None
+            yield name, array
+            del array
+    if not_finite:
+        raise ValueError(
+            f"{where} has NaN or infinite weights in {', '.join(summarize(not_finite)[:6])}. The "
+            "model that wrote it had diverged; use an earlier checkpoint."
+        )
+
+
 def is_finite(array: np.ndarray) -> bool:
     if not np.issubdtype(array.dtype, np.floating) and array.dtype != ml_dtypes.bfloat16:
         return True
@@ -102,81 +147,40 @@ def is_finite(array: np.ndarray) -> bool:
     return bool(np.isfinite(array).all())
 
 
-def read_ahead(leaves: Mapping[str, Lazy], *, where: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and array, each read while the one before it is written; two are in memory at a time.
-
-    After the last one, NaN or infinite weights are an error that names them.
-    """
-    names, not_finite = list(leaves), []
-
-    def read(name: str) -> np.ndarray:
-        array = np.asarray(leaves[name].read(), order="C")
-        if not is_finite(array):
-            not_finite.append(name)
-        return array
-
-    with ThreadPoolExecutor(max_workers=1) as reader:
-        upcoming = reader.submit(read, names[0]) if names else None
-        for name, following in itertools.zip_longest(names, names[1:]):
-            array = upcoming.result()
-            upcoming = reader.submit(read, following) if following is not None else None
-            yield name, array
-            del array
-    refuse_not_finite(not_finite, where)
+def local_part(shape: Sequence[int], sharding: jax.sharding.Sharding | None) -> Index:
+    """The smallest part of an array that has all that this process's devices hold; () is all."""
+    if sharding is None:
+        return ()
+    held = sharding.addressable_devices_indices_map(tuple(shape)).values()
+    bounds = [
+        (min(start for start, _ in ranges), max(stop for _, stop in ranges))
+        for ranges in zip(*(_bounds(index, shape) for index in held), strict=True)
+    ]
+    if all(stop - start == size for (start, stop), size in zip(bounds, shape, strict=True)):
+        return ()
+    return tuple(slice(start, stop) for start, stop in bounds)
 
 
-def read_all(leaves: dict[str, Lazy], *, where: str) -> dict[str, np.ndarray]:
-    """All arrays; NaN or infinite weights are an error that names them."""
-    arrays = {name: leaf.read() for name, leaf in leaves.items()}
-    refuse_not_finite([name for name, array in arrays.items() if not is_finite(array)], where)
-    return arrays
+def place(
+    part: np.ndarray,
+    index: Index,
+    shape: Sequence[int],
+    dtype: DTypeLike,
+    sharding: jax.sharding.Sharding | None,
+) -> jax.Array:
+    """An array of which this process read `part`, at `index`, onto the devices that hold it."""
+    if sharding is None:
+        return jnp.asarray(part, dtype)
+    part = part.astype(dtype, copy=False)
+    offsets = [slice_.start for slice_ in index] or [0] * len(shape)
+
+    def shard(held: Index | None) -> np.ndarray:
+        bounds = _bounds(held, shape)
+        return part[tuple(slice(a - o, b - o) for (a, b), o in zip(bounds, offsets, strict=True))]
+
+    return jax.make_array_from_callback(tuple(shape), sharding, shard)
 
 
-def refuse_not_finite(names: Sequence[str], where: str) -> None:
-    if names:
-        raise ValueError(
-            f"{where} has NaN or infinite weights in {', '.join(summarized(names)[:6])}. The model "
-            "that wrote it had diverged; use an earlier checkpoint."
-        )
-
-
-def summarized(names: Iterable[str]) -> list[str]:
-    """Names that differ only in numbers, once: blocks.{0..11}.norm1.weight."""
-    groups: dict[str, list[tuple[int, ...]]] = {}
-    for name in names:
-        groups.setdefault(_numberless(name), []).append(_numbers(name))
-    return [_with_ranges(name, numbers) for name, numbers in groups.items()]
-
-
-def _folded(names: Sequence[str]) -> str:
-    """a/query/kernel, a/key/kernel as a/{query,key}/kernel; else joined by a plus."""
-    if len(names) < 2:
-        return "".join(names)
-    parts = [name.split("/") for name in names]
-    if len({len(part) for part in parts}) > 1:
-        return " + ".join(names)
-    differing = [i for i, column in enumerate(zip(*parts, strict=True)) if len(set(column)) > 1]
-    if len(differing) != 1:
-        return " + ".join(names)
-    where = differing[0]
-    folded = "{" + ",".join(p[where] for p in parts) + "}"
-    return "/".join([*parts[0][:where], folded, *parts[0][where + 1 :]])
-
-
-# A block's number stands between dots, or after an underscore before a slash.
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=encoderblock_)\d+(?=/)|(?<=MixerBlock_)\d+(?=/)")
-
-
-def _numberless(name: str) -> str:
-    return _NUMBER.sub("*", name)
-
-
-def _numbers(name: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in _NUMBER.findall(name))
-
-
-def _with_ranges(name: str, numbers: list[tuple[int, ...]]) -> str:
-    for values in zip(*numbers, strict=True):
-        low, high = min(values), max(values)
-        name = name.replace("*", str(low) if low == high else f"{{{low}..{high}}}", 1)
-    return name
+def _bounds(index: Index | None, shape: Sequence[int]) -> list[tuple[int, int]]:
+    whole = index or tuple(slice(None) for _ in shape)
+    return [slice_.indices(size)[:2] for slice_, size in zip(whole, shape, strict=True)]

@@ -5,7 +5,6 @@ checked against a model before a single weight is read.
 """
 
 import contextlib
-import os
 import struct
 import zipfile
 import zlib
@@ -17,6 +16,9 @@ import ml_dtypes
 import numpy as np
 from etils import epath
 from numpy.lib import format as npy
+
+from vit_jax.atomic import is_remote, replacing
+from vit_jax.checkpoint.lazy import Index, Lazy
 
 # The card is the zip file's comment, which np.load does not see: a member would become one more
 # "array" of bytes in dict(np.load(…)), and break the reference's loader. A comment holds 65,535
@@ -68,11 +70,23 @@ class Archive:
         comment = self._file.comment
         return comment.decode(errors="replace") if comment.startswith(b"{") else None
 
-    def read(self, name: str) -> np.ndarray:
-        """One array; its checksum is verified."""
+    def lazy(self, name: str) -> Lazy:
+        shape = self.shapes[name]
+        return Lazy(shape.shape, np.dtype(shape.dtype), lambda index: self.read(name, index))
+
+    def read(self, name: str, index: Index = ()) -> np.ndarray:
+        """One array, whose checksum is verified; or a part of it, of which there is no checksum.
+
+        Of an array that is stored as it is in a local file, only the part is read.
+        """
         info = self._members[name]
+        stored = info.compress_type == zipfile.ZIP_STORED
         with self._explained(name):
-            if info.compress_type == zipfile.ZIP_STORED:
+            if index and stored and not is_remote(self._path):
+                array = np.array(self._mapped(name)[index])
+            elif index:
+                return self.read(name)[index]
+            elif stored:
                 array = self._read_stored(name)
             else:
                 with self._file.open(info) as stream:
@@ -83,16 +97,26 @@ class Archive:
     def _read_stored(self, name: str) -> np.ndarray:
         """Straight into the array's own memory: half the time of zipfile's many small copies."""
         info = self._members[name]
-        self._raw.seek(info.header_offset)
-        local_header = self._raw.read(30)
-        name_length, extra_length = struct.unpack("<HH", local_header[26:30])
-        self._raw.seek(name_length + extra_length, os.SEEK_CUR)
+        self._raw.seek(self._start(info))
         stored = np.empty(info.file_size, np.uint8)
         if self._raw.readinto(stored) != info.file_size or zlib.crc32(stored) != info.CRC:
             raise zipfile.BadZipFile("bad checksum")
         header = self._headers[name]
         array = stored[header.length :].view(header.dtype)
         return array.reshape(header.shape, order="F" if header.fortran_order else "C")
+
+    def _mapped(self, name: str) -> np.ndarray:
+        """The array as it lies in the file; reading a part of it reads no more than that."""
+        header, start = self._headers[name], self._start(self._members[name])
+        order = "F" if header.fortran_order else "C"
+        place = {"offset": start + header.length, "shape": header.shape, "order": order}
+        return np.memmap(self._path, header.dtype, "r", **place)
+
+    def _start(self, info: zipfile.ZipInfo) -> int:
+        """Where a member's bytes begin: after a header of its own, of whatever length."""
+        self._raw.seek(info.header_offset)
+        name_length, extra_length = struct.unpack("<HH", self._raw.read(30)[26:30])
+        return info.header_offset + 30 + name_length + extra_length
 
     def _header(self, name: str) -> "_Header":
         with self._explained(name), self._file.open(self._members[name]) as stream:
@@ -149,25 +173,21 @@ def write_archive(
     *,
     card: str | None = None,
 ) -> None:
-    """Writes arrays one by one to a temporary file, then moves it into place: all or nothing."""
+    """Writes arrays one by one, all or nothing."""
     pairs = arrays.items() if isinstance(arrays, Mapping) else arrays
-    path = epath.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
-    try:
-        with partial.open("wb") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
-            for name, array in pairs:
-                with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                    _write_array(stream, np.asarray(array))
-            if card is not None:
-                if len(text := card.encode()) <= _MAX_COMMENT:
-                    file.comment = text
-                else:
-                    file.writestr(CARD_MEMBER, text)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with (
+        replacing(path) as partial,
+        partial.open("wb") as raw,
+        zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file,
+    ):
+        for name, array in pairs:
+            with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                _write_array(stream, np.asarray(array))
+        if card is not None:
+            if len(text := card.encode()) <= _MAX_COMMENT:
+                file.comment = text
+            else:
+                file.writestr(CARD_MEMBER, text)
 
 
 def _write_array(stream: IO[bytes], array: np.ndarray) -> None:

@@ -5,7 +5,6 @@ ours: the library wants all arrays in memory at once.
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ import numpy as np
 from etils import epath
 from safetensors import SafetensorError, safe_open
 
-from vit_jax.checkpoint.lazy import Lazy, read_ahead
+from vit_jax.atomic import replacing
+from vit_jax.checkpoint.lazy import Index, Lazy, read_ahead
 
 INDEX = "model.safetensors.index.json"
 _DTYPES = {
@@ -52,12 +52,12 @@ class Tensors:
 
     def lazy(self, name: str, rows: slice | None = None) -> Lazy:
         """An array of the file, or some of its rows (along the first axis)."""
-        shape, reader = self.shapes[name], self._readers[name]
+        about, reader = self.shapes[name], self._readers[name]
+        dtype = np.dtype(about.dtype)
         if rows is None:
-            return Lazy(shape.shape, np.dtype(shape.dtype), lambda: reader.read(name))
-        length = len(range(*rows.indices(shape.shape[0])))
-        read = lambda: reader.read(name, rows)  # noqa: E731
-        return Lazy((length, *shape.shape[1:]), np.dtype(shape.dtype), read)
+            return Lazy(about.shape, dtype, lambda index: reader.read(name, index))
+        shape = (len(range(*rows.indices(about.shape[0]))), *about.shape[1:])
+        return Lazy(shape, dtype, lambda index: reader.read(name, (rows,))[index])
 
     def close(self) -> None:
         for reader in self._readers.values():
@@ -80,12 +80,12 @@ class _Reader:
             dtype = _DTYPES[view.get_dtype()]
             self.shapes[name] = jax.ShapeDtypeStruct(tuple(view.get_shape()), dtype)
 
-    def read(self, name: str, rows: slice | None = None) -> np.ndarray:
+    def read(self, name: str, index: Index) -> np.ndarray:
         if self._num_read > _REOPEN_EVERY:
             self.close()
         file = self._open()
         try:
-            array = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
+            array = file.get_slice(name)[index] if index else file.get_tensor(name)
         except SafetensorError as e:
             raise ValueError(f"{self._path} is damaged: {name!r} cannot be read ({e}).") from e
         self._num_read += array.nbytes
@@ -138,21 +138,13 @@ def find_files(folder: epath.Path) -> list[Path]:
 
 
 def write(path: epath.PathLike, arrays: Mapping[str, Lazy], metadata: Mapping[str, str]) -> None:
-    """Writes one file, array by array, all or nothing: a temporary file, then a rename."""
-    path = epath.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
+    """Writes one file, array by array, all or nothing."""
     # The format wants alignment: wide types first. Then by name, as the library does.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    try:
-        with partial.open("wb") as file:
-            file.write(_header(arrays, order, metadata))
-            for _, array in read_ahead({name: arrays[name] for name in order}, where="The model"):
-                file.write(array.reshape(-1).view(np.uint8).data)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with replacing(path) as partial, partial.open("wb") as file:
+        file.write(_header(arrays, order, metadata))
+        for _, array in read_ahead({name: arrays[name] for name in order}, where="The model"):
+            file.write(array.reshape(-1).view(np.uint8).data)
 
 
 def _header(arrays: Mapping[str, Lazy], order: Sequence[str], metadata: Mapping[str, str]) -> bytes:

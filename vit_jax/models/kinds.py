@@ -56,38 +56,21 @@ def kind_of(model: nn.Module) -> Kind:
 
 def build_model(fields: Mapping[str, Any], num_classes: int | None) -> Any:
     """The model with these fields, of the kind whose required fields are all there."""
-    kind = _kind_with(fields)
-    return kind.module(num_classes=num_classes, **_with_tuples(fields))  # pyright: ignore
+    return module_with(fields)(num_classes=num_classes, **fields)  # type: ignore
 
 
 def module_with(fields: Mapping[str, Any]) -> type[nn.Module]:
     """The class of the model with these fields."""
-    return _kind_with(fields).module
+    missing = {kind.module: _required(kind.module) - set(fields) for kind in KINDS}
+    nearest = min(missing, key=lambda module: len(missing[module]))
+    if missing[nearest]:
+        raise ValueError(f"a {nearest.__name__} lacks {', '.join(sorted(missing[nearest]))}")
+    return nearest
 
 
-def _kind_with(fields: Mapping[str, Any]) -> Kind:
-    missing = {}
-    for kind in KINDS:
-        missing[kind] = [name for name in _required(kind.module) if name not in fields]
-        if not missing[kind]:
-            return kind
-    nearest = min(KINDS, key=lambda kind: len(missing[kind]))
-    raise ValueError(f"a {nearest.module.__name__} lacks {', '.join(missing[nearest])}")
-
-
-def _required(module: type[nn.Module]) -> list[str]:
-    return [
-        field.name
-        for field in dataclasses.fields(module)
-        if field.default is dataclasses.MISSING and field.name not in ("num_classes", "parent")
-    ]
-
-
-def _with_tuples(value: Any) -> Any:
-    """JSON's lists as the tuples that models are made with, so that equal models compare equal."""
-    if isinstance(value, Mapping):
-        return {key: _with_tuples(item) for key, item in value.items()}
-    return tuple(value) if isinstance(value, list | tuple) else value
+def _required(module: type[nn.Module]) -> set[str]:
+    required = {f.name for f in dataclasses.fields(module) if f.default is dataclasses.MISSING}
+    return required - {"num_classes", "parent"}
 
 
 def model_fields(model: nn.Module) -> Fields:

@@ -7,12 +7,14 @@ stay in float32 whatever `dtype` is.
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import ml_collections
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -49,6 +51,17 @@ class BlockFields:
 def shared_fields(group: type, module: Any) -> dict[str, Any]:
     """A module's values for the fields that it has from `group`."""
     return {field.name: getattr(module, field.name) for field in dataclasses.fields(group)}
+
+
+def freeze_fields(module: nn.Module, *names: str) -> None:
+    """Makes fields that are mappings immutable, so that a model can be hashed, compared and closed
+    over by jit. Lists become tuples: a model from JSON equals the same model from Python.
+    """
+    for name in names:
+        value = getattr(module, name)
+        if isinstance(value, Mapping | ml_collections.ConfigDict):
+            plain = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
+            object.__setattr__(module, name, ml_collections.FrozenConfigDict(plain))
 
 
 class EncoderBlock(nn.Module, BlockFields):

@@ -5,11 +5,10 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-import ml_collections
 from jax import Array
 from jax.typing import DTypeLike
 
-from vit_jax.models.layers import GELU, PatchEmbedding, keep_latest, perturbed
+from vit_jax.models.layers import GELU, PatchEmbedding, freeze_fields, keep_latest, perturbed
 from vit_jax.models.sharding import BATCH, TENSOR, constrain
 
 
@@ -58,8 +57,7 @@ class MlpMixer(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        if isinstance(self.patches, Mapping | ml_collections.ConfigDict):
-            object.__setattr__(self, "patches", ml_collections.FrozenConfigDict(self.patches))
+        freeze_fields(self, "patches")
         super().__post_init__()
 
     @nn.compact

@@ -12,7 +12,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 from jax import Array
 
@@ -23,6 +22,7 @@ from vit_jax.models.layers import (
     EncoderBlock,
     MAPHead,
     PatchEmbedding,
+    freeze_fields,
     keep_latest,
     perturbed,
     shared_fields,
@@ -152,10 +152,7 @@ class VisionTransformer(nn.Module, EncoderFields):
     distilled: bool = False  # DeiT's second token and head; the two heads are averaged
 
     def __post_init__(self):
-        # Frozen, so that a model can be hashed, compared and closed over by jit.
-        for field in ("patches", "transformer", "resnet"):
-            if isinstance(value := getattr(self, field), Mapping | ml_collections.ConfigDict):
-                object.__setattr__(self, field, ml_collections.FrozenConfigDict(value))
+        freeze_fields(self, "patches", "transformer", "resnet")
         if self.classifier not in CLASSIFIERS:
             raise ValueError(f"No classifier {self.classifier!r}; choose {', '.join(CLASSIFIERS)}.")
         if self.distilled and (self.classifier != "token" or self.representation_size is not None):

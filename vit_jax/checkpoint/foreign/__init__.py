@@ -4,31 +4,38 @@ Each layout is a module with `recognises`, `source_names`, `describe` (reading) 
 (writing). Nothing here imports torch or opens a pickle.
 """
 
+import contextlib
+import dataclasses
 import json
-import os
 import re
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from etils import epath
 
-from vit_jax.checkpoint.card import Card, check_card, parameter_shapes
+from vit_jax.atomic import replacing
+from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import huggingface, lucidrains, rules, timm, timm_mixer, tokens
 from vit_jax.checkpoint.foreign.description import Reading, Writing
 from vit_jax.checkpoint.foreign.rules import Dims, Source
-from vit_jax.checkpoint.lazy import Lazy, Mapped, Plan, summarized
+from vit_jax.checkpoint.lazy import Lazy, from_array
+from vit_jax.checkpoint.names import summarize
+from vit_jax.checkpoint.plan import Mapped, Plan
 from vit_jax.checkpoint.tensors import Tensors, find_files
 from vit_jax.checkpoint.tensors import write as write_tensors
+from vit_jax.models import VisionTransformer
 
 LAYOUTS = {layout.NAME: layout for layout in (timm, huggingface, lucidrains)}
 _READ_ONLY = (timm_mixer,)
 CARD_KEY = "vit_jax_card"
 
 
-def open_plan(path: epath.Path, *, num_heads: int | None = None) -> tuple[Plan, Card, str]:
+@contextlib.contextmanager
+def open_plan(
+    path: epath.Path, *, num_heads: int | None = None
+) -> Iterator[tuple[Plan, Card, str]]:
     """How a file or folder becomes our parameters, its card, and the layout's name.
 
     A single file may have its configuration beside it: config.json, or a .json of the same name
@@ -39,7 +46,7 @@ def open_plan(path: epath.Path, *, num_heads: int | None = None) -> tuple[Plan, 
         if layout.recognises(tensors.shapes):
             break
     else:
-        known = ", ".join(summarized(tensors.shapes)[:5])
+        known = ", ".join(summarize(tensors.shapes)[:5])
         raise ValueError(
             f"{path} is safetensors of no layout we know ({', '.join(LAYOUTS)}): it holds {known} …"
         )
@@ -48,12 +55,15 @@ def open_plan(path: epath.Path, *, num_heads: int | None = None) -> tuple[Plan, 
     source = Source(tensors, layout.source_names(tensors.shapes), where)
     card = None
     if CARD_KEY in tensors.metadata:  # we wrote it: the card knows what the layout cannot say
-        card = json.loads(tensors.metadata[CARD_KEY])
-        check_card(card, where=f"The card in {path}")
-        num_heads = num_heads or card["model"]["transformer"]["num_heads"]
+        card = Card.loads(tensors.metadata[CARD_KEY], where=f"The card in {path}")
+        num_heads = num_heads or card.model.transformer["num_heads"]
     reading = layout.describe(source, config, num_heads=num_heads, where=where)
-    reading.card = card or reading.card
-    return _read_plan(source, reading, where), reading.card, layout.NAME
+    if card is not None:
+        reading = dataclasses.replace(reading, card=card)
+    try:
+        yield _read_plan(source, reading, where), reading.card, layout.NAME
+    finally:
+        tensors.close()
 
 
 def _read_config(path: epath.Path) -> dict[str, Any]:
@@ -95,12 +105,12 @@ def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
         else:
             dropped.append((actual, reason))
 
-    wanted = parameter_shapes(reading.card)
+    wanted = reading.card.parameter_shapes()
     problems = []
     if missing:
-        problems.append(f"it has no {', '.join(summarized(missing))}")
+        problems.append(f"it has no {', '.join(summarize(missing))}")
     if unknown:
-        problems.append(f"our model has no place for {', '.join(summarized(unknown))}")
+        problems.append(f"our model has no place for {', '.join(summarize(unknown))}")
     problems += misshapen
     for item in mapped:
         expected = wanted.get(item.target)
@@ -112,32 +122,29 @@ def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
     if not missing:
         gaps = set(wanted) - {item.target for item in mapped}
         if gaps:
-            problems.append(f"nothing in it gives {', '.join(summarized(sorted(gaps)))}")
+            problems.append(f"nothing in it gives {', '.join(summarize(sorted(gaps)))}")
     if problems:
         raise ValueError(f"{where} cannot become one of our models: {'; '.join(problems)}.")
     return Plan(mapped, dropped, reading.notes)
 
 
 def _dims(card: Card) -> Dims:
-    num_heads = card["model"].get("transformer", {}).get("num_heads", 1)
-    return Dims(num_heads, tuple(card["model"]["patches"]["size"]))
+    transformer = getattr(card.model, "transformer", None) or {}
+    return Dims(transformer.get("num_heads", 1), tuple(card.model.patches["size"]))
 
 
 def _zero_leaves(reading: Reading) -> list[Mapped]:
     if not reading.zeros:
         return []
-    shapes = parameter_shapes(reading.card)
-    mapped = []
-    for name in reading.zeros:
-        shape = shapes[name].shape
-        lazy = Lazy(shape, np.dtype(np.float32), lambda shape=shape: np.zeros(shape, np.float32))
-        mapped.append(Mapped((), name, "zeros: the layout has none", lazy))
-    return mapped
+    shapes = reading.card.parameter_shapes()
+    zeros = {name: np.zeros(shapes[name].shape, np.float32) for name in reading.zeros}
+    how = "zeros: the layout has none"
+    return [Mapped((), name, how, from_array(array)) for name, array in zeros.items()]
 
 
 def write_plan(leaves: Mapping[str, Lazy], card: Card, to: str) -> tuple[Plan, Writing]:
     """What a file in a foreign layout will hold; nothing is written yet."""
-    if "transformer" not in card["model"]:
+    if not isinstance(card.model, VisionTransformer):
         raise ValueError(f"Only Vision Transformers can be written --to {to}; write --to npz.")
     writing = LAYOUTS[to].prepare(card, leaves)
     for name in writing.unused:
@@ -156,21 +163,14 @@ def write(path: epath.Path, leaves: Mapping[str, Lazy], card: Card, to: str) -> 
     The card goes into the file's header, where other readers do not look.
     """
     plan, writing = write_plan(leaves, card, to)
-    metadata = {"format": "pt", CARD_KEY: json.dumps(card)}
+    metadata = {"format": "pt", CARD_KEY: card.dumps()}
     if path.name.endswith(".safetensors"):
-        write_tensors(path, plan.leaves(), metadata)
+        write_tensors(path, plan.leaves, metadata)
         return plan
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path} exists already; give a new folder, or a name in .safetensors.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.parent / f".{path.name}.{os.getpid()}.partial"
-    partial.mkdir()
-    try:
-        write_tensors(partial / "model.safetensors", plan.leaves(), metadata)
+    with replacing(path) as partial:
+        write_tensors(partial / "model.safetensors", plan.leaves, metadata)
         for name, content in writing.files.items():
             (partial / name).write_text(json.dumps(content, indent=2) + "\n")
-        partial.replace(path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return plan

@@ -1,12 +1,13 @@
 """What a layout finds out about a foreign file, or decides about a file to write."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign.rules import Rule
 from vit_jax.checkpoint.foreign.tokens import Token
-from vit_jax.checkpoint.lazy import Mapped
+from vit_jax.checkpoint.plan import Mapped
 
 # Widths whose heads are not 64 wide (ViT-H, g, G, So400m, giant-opt).
 _HEADS = {1280: 16, 1408: 16, 1664: 16, 1152: 16, 1536: 16}
@@ -14,7 +15,7 @@ _HEADS = {1280: 16, 1408: 16, 1664: 16, 1152: 16, 1536: 16}
 
 @dataclasses.dataclass
 class Reading:
-    card: dict[str, Any]
+    card: Card
     rules: list[Rule]
     tokens: list[Token] = dataclasses.field(default_factory=list)
     position: str | None = None
@@ -57,23 +58,3 @@ def resolve_heads(
 def refuse(problems: Sequence[str], layout: str, hint: str = "write --to npz instead") -> None:
     if problems:
         raise ValueError(f"{layout} cannot hold this model: {'; '.join(problems)}; {hint}.")
-
-
-def model_of(card: Mapping[str, Any]) -> dict[str, Any]:
-    """The card's model with the defaults of the fields that layouts ask about."""
-    defaults = {
-        "classifier": "token",
-        "representation_size": None,
-        "resnet": None,
-        "position": "learned",
-        "num_registers": 0,
-        "patch_norm": False,
-        "qkv_bias": True,
-        "gelu": "tanh",
-        "norm_eps": 1e-6,
-        "layer_scale": None,
-        "fc_norm": False,
-        "distilled": False,
-    }
-    transformer = {k: v for k, v in card["model"].get("transformer", {}).items() if v is not None}
-    return {**defaults, **card["model"], "transformer": transformer}

@@ -1,7 +1,11 @@
 """The JSON files of a Hugging Face folder: config.json and preprocessor_config.json."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from vit_jax.checkpoint.card import Card
+from vit_jax.models import VisionTransformer
+from vit_jax.preprocessing import Preprocessing, Size
 
 _TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate")
 _RESAMPLE = {2: "bilinear_antialias", 3: "bicubic"}  # PIL's numbers; PIL always antialiases
@@ -16,110 +20,115 @@ def read_gelu(activation: str) -> tuple[str, str | None]:
     return "erf", f"its activation is {activation!r}, and ours are the erf and the tanh GELU"
 
 
-def read_labels(id2label: Mapping[str, str] | None, num_classes: int) -> list[str] | None:
+def read_labels(id2label: Mapping[str, str] | None, num_classes: int) -> tuple[str, ...] | None:
     """Class names; None where transformers made them up (LABEL_0, LABEL_1, …)."""
     if not id2label or len(id2label) != num_classes:
         return None
-    names = [name for _, name in sorted(id2label.items(), key=lambda item: int(item[0]))]
-    return None if names == [f"LABEL_{i}" for i in range(num_classes)] else names
+    names = tuple(name for _, name in sorted(id2label.items(), key=lambda item: int(item[0])))
+    return None if names == tuple(f"LABEL_{i}" for i in range(num_classes)) else names
 
 
-def read_preprocessing(about: Mapping[str, Any] | None, size: list[int] | None):
+def read_preprocessing(
+    about: Mapping[str, Any] | None, size: Size | None, channels: int
+) -> Preprocessing | None:
     """Without a preprocessor_config.json: squeezed to the size, values in [-1, 1], as ViT's is."""
     if size is None:
         return None
     about = about or {}
     resize = _size(about.get("size"), size)
-    crop = _size(about.get("crop_size"), size) if about.get("do_center_crop") else list(size)
+    crop = _size(about.get("crop_size"), size) if about.get("do_center_crop") else size
     if not about.get("do_resize", True):
-        resize = list(size)
-    return {
-        "resize": resize,
-        "crop": [crop, crop] if isinstance(crop, int) else crop,
-        "interpolation": _RESAMPLE.get(about.get("resample", 2), "bicubic"),
-        "mean": list(about.get("image_mean") or [0.5] * 3),
-        "std": list(about.get("image_std") or [0.5] * 3),
-        "exif": False,
-    }
+        resize = size
+    return Preprocessing(
+        crop=(crop, crop) if isinstance(crop, int) else crop,
+        resize=resize,
+        interpolation=_RESAMPLE.get(about.get("resample", 2), "bicubic"),
+        mean=tuple(about.get("image_mean") or [0.5] * 3),
+        std=tuple(about.get("image_std") or [0.5] * 3),
+        channels=channels,
+    )
 
 
-def _size(value: Any, default: list[int]) -> int | list[int]:
-    """An int (shorter side) or [height, width], from any of the forms the files have."""
+def _size(value: Any, default: Size) -> int | Size:
+    """An int (shorter side) or (height, width), from any of the forms the files have."""
     if isinstance(value, int):
-        return [value, value]  # older files of ViT: squeezed to a square
+        return value, value  # older files of ViT: squeezed to a square
     if isinstance(value, Mapping):
         if "shortest_edge" in value:
             return value["shortest_edge"]
         if "height" in value:
-            return [value["height"], value["width"]]
-    return list(default)
+            return value["height"], value["width"]
+    return default
 
 
-def write_preprocessing(card: Mapping[str, Any]) -> dict[str, Any] | None:
-    if (about := card["preprocessing"]) is None:
+def write_preprocessing(card: Card) -> dict[str, Any] | None:
+    if (about := card.preprocessing) is None:
         return None
-    resize, crop = about["resize"] or about["crop"], about["crop"]
-    named = lambda pair: {"height": pair[0], "width": pair[1]}  # noqa: E731
+    resize, crop = about.resize or about.crop, about.crop
     return {
         "image_processor_type": "ViTImageProcessor" if resize == crop else "DeiTImageProcessor",
         "do_resize": True,
-        "size": {"shortest_edge": resize} if isinstance(resize, int) else named(resize),
-        "resample": 3 if about["interpolation"] == "bicubic" else 2,
+        "size": {"shortest_edge": resize} if isinstance(resize, int) else _named(resize),
+        "resample": 3 if about.interpolation == "bicubic" else 2,
         "do_center_crop": resize != crop,
-        "crop_size": named(crop),
+        "crop_size": _named(crop),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": about["mean"],
-        "image_std": about["std"],
+        "image_mean": list(about.mean),
+        "image_std": list(about.std),
     }
 
 
-def write_vit(model: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
+def _named(size: Size) -> dict[str, int]:
+    return {"height": size[0], "width": size[1]}
+
+
+def write_vit(model: VisionTransformer, card: Card) -> dict[str, Any]:
     """ViT, or DeiT where the model is distilled; with a pooler where it has a representation."""
-    if model["distilled"]:
+    if model.distilled:
         kind = ("deit", "DeiTForImageClassificationWithTeacher", "DeiTModel")
     else:
         kind = ("vit", "ViTForImageClassification", "ViTModel")
     config = {
-        "architectures": [kind[1] if card["num_classes"] else kind[2]],
+        "architectures": [kind[1] if card.num_classes else kind[2]],
         "model_type": kind[0],
-        "intermediate_size": model["transformer"]["mlp_dim"],
+        "intermediate_size": model.transformer["mlp_dim"],
         **_common(model, card),
         **_labels(card),
     }
-    if size := model["representation_size"]:
+    if size := model.representation_size:
         config |= {"pooler_act": "tanh", "pooler_output_size": size}
     return config
 
 
-def write_dinov2(model: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
-    ratio = model["transformer"]["mlp_dim"] / model["hidden_size"]
+def write_dinov2(model: VisionTransformer, card: Card) -> dict[str, Any]:
+    ratio = model.transformer["mlp_dim"] / model.hidden_size
     config = {
         "architectures": ["Dinov2Model"],
         "model_type": "dinov2",
         "mlp_ratio": int(ratio) if ratio == int(ratio) else ratio,
-        "layerscale_value": model["layer_scale"],
+        "layerscale_value": model.layer_scale,
         "use_mask_token": False,
         **_common(model, card),
     }
-    if model["num_registers"]:
+    if model.num_registers:
         config |= {
             "architectures": ["Dinov2WithRegistersModel"],
             "model_type": "dinov2_with_registers",
-            "num_register_tokens": model["num_registers"],
+            "num_register_tokens": model.num_registers,
         }
         del config["use_mask_token"]
     return config
 
 
-def write_siglip(model: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
+def write_siglip(model: VisionTransformer, card: Card) -> dict[str, Any]:
     """Attention pooling is SigLIP's vision tower; averaging is its image classifier."""
-    vision = {"intermediate_size": model["transformer"]["mlp_dim"], **_common(model, card)}
+    vision = {"intermediate_size": model.transformer["mlp_dim"], **_common(model, card)}
     del vision["qkv_bias"]
     vision["attention_dropout"] = vision.pop("attention_probs_dropout_prob")
     del vision["hidden_dropout_prob"]
-    if model["classifier"] == "map":
+    if model.classifier == "map":
         return {
             "architectures": ["SiglipVisionModel"],
             "model_type": "siglip_vision_model",
@@ -133,32 +142,32 @@ def write_siglip(model: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _common(model: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
-    transformer = model["transformer"]
+def _common(model: VisionTransformer, card: Card) -> dict[str, Any]:
+    transformer = model.transformer
     return {
-        "hidden_size": model["hidden_size"],
+        "hidden_size": model.hidden_size,
         "num_hidden_layers": transformer["num_layers"],
         "num_attention_heads": transformer["num_heads"],
-        "hidden_act": "gelu_pytorch_tanh" if model["gelu"] == "tanh" else "gelu",
-        "layer_norm_eps": model["norm_eps"],
-        "image_size": _side(card["image_size"]),
-        "patch_size": _side(model["patches"]["size"]),
-        "num_channels": card["channels"],
-        "qkv_bias": model["qkv_bias"],
+        "hidden_act": "gelu_pytorch_tanh" if model.gelu == "tanh" else "gelu",
+        "layer_norm_eps": model.norm_eps,
+        "image_size": _side(card.image_size),
+        "patch_size": _side(model.patches["size"]),
+        "num_channels": card.channels,
+        "qkv_bias": model.qkv_bias,
         "hidden_dropout_prob": transformer["dropout_rate"],
         "attention_probs_dropout_prob": transformer["attention_dropout_rate"],
         "dtype": "float32",
     }
 
 
-def _side(size: list[int]) -> int | list[int]:
+def _side(size: Sequence[int]) -> int | list[int]:
     return size[0] if size[0] == size[1] else list(size)
 
 
-def _labels(card: Mapping[str, Any]) -> dict[str, Any]:
-    if not card["num_classes"]:
+def _labels(card: Card) -> dict[str, Any]:
+    if not card.num_classes:
         return {}
-    names = card["class_names"] or [f"LABEL_{i}" for i in range(card["num_classes"])]
+    names = card.class_names or [f"LABEL_{i}" for i in range(card.num_classes)]
     return {
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},

@@ -5,16 +5,16 @@ or without the `vit.` prefix, in the names of transformers 4 and of 5. Written i
 both load. `FAMILIES` holds what differs between the four.
 """
 
+import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vit_jax.checkpoint.card import make_card, square
+from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import hf_config, rules, tokens
-from vit_jax.checkpoint.foreign.description import Reading, Writing, model_of, refuse, resolve_heads
+from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
 from vit_jax.checkpoint.foreign.rules import (
-    ATTENTION,
     WITH_BATCH_AXIS,
     Rule,
     Source,
@@ -23,8 +23,13 @@ from vit_jax.checkpoint.foreign.rules import (
     norm,
 )
 from vit_jax.checkpoint.foreign.tokens import Token
-from vit_jax.checkpoint.lazy import Lazy, Mapped
+from vit_jax.checkpoint.lazy import Lazy
 from vit_jax.checkpoint.official import POSITION
+from vit_jax.checkpoint.plan import Mapped
+from vit_jax.models import VisionTransformer, num_layers
+from vit_jax.models.kinds import square
+from vit_jax.models.layers import ATTENTION
+from vit_jax.preprocessing import Size
 
 NAME = "hf"
 _PREFIX = re.compile(r"^(?:model\.)?(vit|deit|dinov2|dinov2_with_registers|vision_model)\.")
@@ -86,7 +91,7 @@ def describe(
     has_cls = "embeddings.cls_token" in source
     # SigLIP's image classifier averages the patches; its pooling head, if saved, is not read.
     by_map = "head.probe" in source and not head
-    model = {
+    fields: dict[str, Any] = {
         "patches": {"size": patch},
         "hidden_size": width,
         "transformer": {
@@ -112,23 +117,27 @@ def describe(
         )
         if name in source
     ]
-    model["num_registers"] = sum(source.shape(t.name)[1] for t in found if t.role == "registers")
+    fields["num_registers"] = sum(source.shape(t.name)[1] for t in found if t.role == "registers")
     if "pooler.dense.weight" in source and not head:
-        model["representation_size"] = source.shape("pooler.dense.weight")[0]
+        fields["representation_size"] = source.shape("pooler.dense.weight")[0]
     num_classes = source.shape(f"{head}.weight")[0] if head else 0
     num_leading = sum(source.shape(t.name)[1] for t in found if t.has_rows)
     grid = _grid(source.shape(family.position)[-2] - num_leading, about.get("image_size"), patch)
     architecture = " ".join(config.get("architectures") or [family.name])
-    card = make_card(
-        model=model,
-        num_classes=num_classes,
-        grid=grid,
+    model = VisionTransformer(num_classes=num_classes, **fields)
+    card = Card(
+        model,
+        grid,
+        channels,
         class_names=hf_config.read_labels(config.get("id2label"), num_classes),
-        channels=channels,
         source=f"Hugging Face {architecture}, {Path(where).name}",
     )
-    preprocessor = config.get("preprocessor")
-    card["preprocessing"] = hf_config.read_preprocessing(preprocessor, card["image_size"])
+    card = dataclasses.replace(
+        card,
+        preprocessing=hf_config.read_preprocessing(
+            config.get("preprocessor"), card.image_size, channels
+        ),
+    )
     notes = [note] if note else []
     if not config.get("hidden_size") and "vision_config" not in config:
         notes.append(
@@ -147,7 +156,7 @@ def _heads(source: Source) -> tuple[str | None, str | None]:
     return ("classifier" if "classifier.weight" in source else None), None
 
 
-def _grid(count: int, size: Any, patch: list[int]) -> tuple[int, int] | None:
+def _grid(count: int, size: Any, patch: Sequence[int]) -> Size | None:
     if size:
         pair = [size, size] if isinstance(size, int) else list(size)
         h, w = (n // p for n, p in zip(pair, patch, strict=True))
@@ -213,26 +222,26 @@ def _family_of(source: Source) -> Family:
 
 
 def _rules(
-    family: Family, model: Mapping[str, Any], head: str | None, head_dist: str | None
+    family: Family, model: VisionTransformer, head: str | None, head_dist: str | None
 ) -> list[Rule]:
     found = conv(family.patch, "embedding")
-    for i in range(model["transformer"]["num_layers"]):
+    for i in range(num_layers(model)):
         theirs, ours = f"{family.blocks}.{i}", f"Transformer/encoderblock_{i}"
         attention = f"{ours}/{ATTENTION}"
         for k in (0, 1):
             found += norm(f"{theirs}.{family.norms[k]}", f"{ours}/LayerNorm_{k}")
             found += dense(f"{theirs}.{family.mlp[k]}", f"{ours}/MlpBlock_0/Dense_{k}")
-            if model["layer_scale"] is not None:
+            if model.layer_scale is not None:
                 name = f"{theirs}.layer_scale{k + 1}.lambda1"
                 found.append(Rule(name, (f"{ours}/LayerScale_{k}/scale",)))
         for part in ("query", "key", "value"):
             name = f"{theirs}.{family.query.format(part, part[0])}"
-            found += rules.projections(name, attention, (part,), model["qkv_bias"])
+            found += rules.projections(name, attention, (part,), model.qkv_bias)
         found += rules.output(f"{theirs}.{family.out}", attention)
     found += norm(family.last_norm, "Transformer/encoder_norm")
-    if model["classifier"] == "map":
+    if model.classifier == "map":
         found += _pooling_rules()
-    if model.get("representation_size"):
+    if model.representation_size:
         found += dense("pooler.dense", "pre_logits")
     found += dense(head, "head") if head else []
     found += dense(head_dist, "head_dist") if head_dist else []
@@ -254,36 +263,34 @@ def _pooling_rules() -> list[Rule]:
     ]
 
 
-def prepare(card: Mapping[str, Any], leaves: Mapping[str, Lazy]) -> Writing:
+def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     """Which of transformers' models holds ours; an error names all that stands in the way."""
-    model = model_of(card)
-    if "transformer" not in model:
-        refuse(["it is not a Vision Transformer"], "Hugging Face's layout")
+    model = card.model
     kind = _kind(model)
     problems = [] if kind.fits else ["no model there pools and normalises as it does"]
-    if model["resnet"]:
+    if model.resnet:
         problems.append("it has a ResNet before its patches")
-    if model["patch_norm"]:
+    if model.patch_norm:
         problems.append("its patch embedding has norms")
-    if model["fc_norm"]:
+    if model.fc_norm:
         problems.append("its last norm comes after pooling")
-    if model["position"] != "learned":
-        problems.append(f"its positions are {model['position']!r}")
-    if "head_dim" in model["transformer"]:
+    if model.position != "learned":
+        problems.append(f"its positions are {model.position!r}")
+    if model.transformer.get("head_dim"):
         problems.append("its heads are not width / num_heads wide")
-    if model["num_registers"] and not kind.registers:
+    if model.num_registers and not kind.registers:
         problems.append("it has registers and no LayerScale")
-    if model["representation_size"] and (card["num_classes"] or kind.prefix != "vit."):
+    if model.representation_size and (card.num_classes or kind.prefix != "vit."):
         problems.append("it has a head after its representation layer (pre_logits)")
-    if card["num_classes"] and not kind.head:
+    if card.num_classes and not kind.head:
         problems.append("it has a head, where that model has none")
-    if card["image_size"] is None:
+    if card.image_size is None:
         problems.append("its image size is not known (say --image_size=HEIGHT,WIDTH)")
     refuse(problems, "Hugging Face's layout", "write --to timm or npz instead")
 
-    prefix = kind.prefix if card["num_classes"] or kind.always_prefixed else ""
-    head = kind.head if card["num_classes"] else None
-    head_dist = "distillation_classifier" if model["distilled"] else None
+    prefix = kind.prefix if card.num_classes or kind.always_prefixed else ""
+    head = kind.head if card.num_classes else None
+    head_dist = "distillation_classifier" if model.distilled else None
     outside = {f"{name}.{part}" for name in (head, head_dist) for part in ("weight", "bias")}
     body = [
         rule if rule.theirs in outside else rule._replace(theirs=prefix + rule.theirs)
@@ -296,14 +303,14 @@ def prepare(card: Mapping[str, Any], leaves: Mapping[str, Lazy]) -> Writing:
         if ours in leaves:
             body.append(Rule(f"{prefix}embeddings.{theirs}", (ours,)))
     mapped = []
-    if kind.registers and model["num_registers"]:
+    if kind.registers and model.num_registers:
         zeros = leaves["cls"].map(lambda x: x[0] * 0)
         mapped.append(Mapped((), f"{prefix}embeddings.mask_token", "zeros, which it needs", zeros))
     files = {"config.json": kind.config(model, card)}
     if preprocessor := hf_config.write_preprocessing(card):
         files["preprocessor_config.json"] = preprocessor
     notes = []
-    if not card["num_classes"] and kind.prefix == "vit." and not model["representation_size"]:
+    if not card.num_classes and kind.prefix == "vit." and not model.representation_size:
         notes.append("note: load it with ViTModel.from_pretrained(…, add_pooling_layer=False)")
     return Writing(body, mapped, files, notes=notes)
 
@@ -314,25 +321,25 @@ class Kind(NamedTuple):
     family: Family
     prefix: str
     head: str | None
-    config: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+    config: Callable[[VisionTransformer, Card], dict[str, Any]]
     registers: bool = False
     always_prefixed: bool = False
     fits: bool = True
 
 
-def _kind(model: Mapping[str, Any]) -> Kind:
-    if model["classifier"] == "token" and model["layer_scale"] is not None:
-        name = "dinov2_with_registers" if model["num_registers"] else "dinov2"
-        fits = not model["distilled"]
+def _kind(model: VisionTransformer) -> Kind:
+    if model.classifier == "token" and model.layer_scale is not None:
+        name = "dinov2_with_registers" if model.num_registers else "dinov2"
+        fits = not model.distilled
         config = hf_config.write_dinov2
         return Kind(FAMILIES["dinov2"], f"{name}.", None, config, registers=True, fits=fits)
-    if model["layer_scale"] is not None:
+    if model.layer_scale is not None:
         return Kind(FAMILIES["dinov2"], "", None, hf_config.write_dinov2, fits=False)
-    if model["classifier"] in ("gap", "map"):
-        head = "classifier" if model["classifier"] == "gap" else None
+    if model.classifier in ("gap", "map"):
+        head = "classifier" if model.classifier == "gap" else None
         config = hf_config.write_siglip
         return Kind(FAMILIES["siglip"], "vision_model.", head, config, always_prefixed=True)
-    fits = model["classifier"] == "token"
-    if model["distilled"]:
+    fits = model.classifier == "token"
+    if model.distilled:
         return Kind(FAMILIES["vit"], "deit.", "cls_classifier", hf_config.write_vit, fits=fits)
     return Kind(FAMILIES["vit"], "vit.", "classifier", hf_config.write_vit, fits=fits)

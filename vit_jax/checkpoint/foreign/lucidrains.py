@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax.checkpoint.card import make_card, square
+from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
-from vit_jax.checkpoint.foreign.description import Reading, Writing, model_of, refuse, resolve_heads
+from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
 from vit_jax.checkpoint.foreign.rules import (
-    ATTENTION,
     HEADS_OUT,
     PATCHES,
     WITH_BATCH_AXIS,
@@ -24,6 +23,10 @@ from vit_jax.checkpoint.foreign.rules import (
 )
 from vit_jax.checkpoint.lazy import Lazy
 from vit_jax.checkpoint.official import POSITION
+from vit_jax.models import VisionTransformer, num_layers
+from vit_jax.models.kinds import square
+from vit_jax.models.layers import ATTENTION
+from vit_jax.preprocessing import Size
 
 NAME = "lucidrains"
 _NORM_EPS = 1e-5  # torch's default, which vit-pytorch keeps
@@ -73,44 +76,38 @@ def describe(
     head = _head(source)
     pool = args.get("pool", "mean" if simple or "cls_token" not in source else "cls")
     final_norm = "transformer.norm.weight" in source
-    model = {
-        "patches": {"size": patch},
-        "hidden_size": width,
-        "transformer": {
-            "num_layers": source.count("transformer.layers."),
-            "mlp_dim": source.shape("transformer.layers.0.1.net.1.weight")[0],
-            "num_heads": num_heads,
-            "head_dim": inner // num_heads,
-            "dropout_rate": 0.0,
-            "attention_dropout_rate": 0.0,
-        },
-        "classifier": "token" if pool == "cls" else "gap",
-        "position": "sincos2d" if simple else "learned",
-        "patch_norm": patch_norm,
-        "qkv_bias": False,
-        "gelu": "erf",
-        "norm_eps": _NORM_EPS,
-        # A norm in the head after a class token is the same as one before it is taken.
-        "fc_norm": not final_norm and pool != "cls",
+    transformer = {
+        "num_layers": source.count("transformer.layers."),
+        "mlp_dim": source.shape("transformer.layers.0.1.net.1.weight")[0],
+        "num_heads": num_heads,
+        "dropout_rate": 0.0,
+        "attention_dropout_rate": 0.0,
     }
-    if pool != "cls" and "cls_token" in source:
-        raise ValueError(
-            f"{where} averages its class token with the patches (pool='mean'), which our models do "
-            "not; load it with pool='cls', or train without a class token (SimpleViT)."
-        )
+    if inner != width:
+        transformer["head_dim"] = inner // num_heads
+    mean = "mean" if "cls_token" in source else "gap"  # of all tokens, the class token too
+    model = VisionTransformer(
+        num_classes=source.shape(f"{head}.weight")[0] if head else 0,
+        patches={"size": patch},
+        hidden_size=width,
+        transformer=transformer,
+        classifier="token" if pool == "cls" else mean,
+        position="sincos2d" if simple else "learned",
+        patch_norm=patch_norm,
+        qkv_bias=False,
+        gelu="erf",
+        norm_eps=_NORM_EPS,
+        # A norm in the head after a class token is the same as one before it is taken.
+        fc_norm=not final_norm and pool != "cls",
+    )
     if final_norm and (head or "").endswith(".1"):
         raise ValueError(
             f"{where} has a norm after the encoder and another in the head; one of them "
             "has no place in our models."
         )
-    if model["transformer"]["head_dim"] * num_heads == width:
-        model["transformer"].pop("head_dim")
-    num_classes = source.shape(f"{head}.weight")[0] if head else 0
-    grid = _grid(source, args, patch, simple)
-    card = make_card(
-        model=model,
-        num_classes=num_classes,
-        grid=grid,
+    card = Card(
+        model,
+        grid=_grid(source, args, patch, simple),
         channels=patch_dim // (patch[0] * patch[1]),
         source=f"vit-pytorch {'SimpleViT' if simple else 'ViT'}, {Path(where).name}",
     )
@@ -133,9 +130,10 @@ def _head(source: Source) -> str | None:
     return None
 
 
-def _grid(source: Source, args: Mapping[str, Any], patch: list[int], simple: bool):
+def _grid(source: Source, args: Mapping[str, Any], patch: list[int], simple: bool) -> Size | None:
     if "image_size" in args:
-        return [n // p for n, p in zip(_pair(args["image_size"]), patch, strict=True)]
+        height, width = _pair(args["image_size"])
+        return height // patch[0], width // patch[1]
     return None if simple else square(source.shape("pos_embedding")[-2] - ("cls_token" in source))
 
 
@@ -156,19 +154,19 @@ def _square_patch(patch_dim: int, where: str) -> list[int]:
 
 
 def _rules(
-    model, head: str | None, final_norm: bool, has_out_bias: bool
+    model: VisionTransformer, head: str | None, final_norm: bool, has_out_bias: bool
 ) -> tuple[list[Rule], list[str]]:
-    linear = f"to_patch_embedding.{2 if model['patch_norm'] else 1}"
+    linear = f"to_patch_embedding.{2 if model.patch_norm else 1}"
     found = [
         Rule(f"{linear}.weight", ("embedding/kernel",), PATCHES),
         Rule(f"{linear}.bias", ("embedding/bias",)),
     ]
     zeros = []
-    if model["patch_norm"]:
+    if model.patch_norm:
         found += norm("to_patch_embedding.1", "embedding/LayerNorm_0")
         found += norm("to_patch_embedding.3", "embedding/LayerNorm_1")
     last = 4 if has_out_bias else 3  # ViT has dropout between the linear layers, SimpleViT has not
-    for i in range(model["transformer"]["num_layers"]):
+    for i in range(num_layers(model)):
         theirs, ours = f"transformer.layers.{i}", f"Transformer/encoderblock_{i}"
         attention = f"{ours}/{ATTENTION}"
         found += norm(f"{theirs}.0.norm", f"{ours}/LayerNorm_0")
@@ -183,23 +181,24 @@ def _rules(
         found += dense(f"{theirs}.1.net.1", f"{ours}/MlpBlock_0/Dense_0")
         found += dense(f"{theirs}.1.net.{last}", f"{ours}/MlpBlock_0/Dense_1")
     last_norm = "transformer.norm" if final_norm else (head or "mlp_head.1").replace(".1", ".0")
-    found += norm(last_norm, "fc_norm" if model["fc_norm"] else "Transformer/encoder_norm")
+    found += norm(last_norm, "fc_norm" if model.fc_norm else "Transformer/encoder_norm")
     found += dense(head, "head") if head else []
     return found, zeros
 
 
-def prepare(card: Mapping[str, Any], leaves: Mapping[str, Lazy]) -> Writing:
+def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     """The newer generation of files, with the constructor's arguments in `kwargs`."""
-    model = model_of(card)
-    simple = model["position"] == "sincos2d"
+    model = card.model
+    simple = model.position == "sincos2d"
     problems = []
-    if model["qkv_bias"]:
+    if model.qkv_bias:
         problems.append("its query, key and value have biases")
-    if not model["patch_norm"]:
+    if not model.patch_norm:
         problems.append("its patch embedding has no norms")
-    if (model["classifier"], model["position"]) not in (("token", "learned"), ("gap", "sincos2d")):
+    kinds = (("token", "learned"), ("mean", "learned"), ("gap", "sincos2d"))
+    if (model.classifier, model.position) not in kinds:
         problems.append(
-            f"no model there has {model['classifier']!r} with {model['position']!r} positions"
+            f"no model there has {model.classifier!r} with {model.position!r} positions"
         )
     taken = (
         "num_registers",
@@ -209,8 +208,9 @@ def prepare(card: Mapping[str, Any], leaves: Mapping[str, Lazy]) -> Writing:
         "fc_norm",
         "representation_size",
     )
-    problems += [f"it has {field}={model[field]}" for field in taken if model[field]]
-    if not card["num_classes"]:
+    given = {field: getattr(model, field) for field in taken}
+    problems += [f"it has {field}={value}" for field, value in given.items() if value]
+    if not card.num_classes:
         problems.append("it has no head")
     refuse(problems, "vit-pytorch", "write --to npz or timm instead")
 
@@ -218,20 +218,22 @@ def prepare(card: Mapping[str, Any], leaves: Mapping[str, Lazy]) -> Writing:
     if not simple:
         body.append(Rule("cls_token", ("cls",), WITH_BATCH_AXIS))
         body.append(Rule("pos_embedding", (POSITION,), WITH_BATCH_AXIS))
-    transformer, width = model["transformer"], model["hidden_size"]
+    transformer, width = model.transformer, model.hidden_size
     kwargs = {
-        "image_size": card["image_size"],
-        "patch_size": model["patches"]["size"],
-        "num_classes": card["num_classes"],
+        "image_size": list(card.image_size) if card.image_size else None,
+        "patch_size": list(model.patches["size"]),
+        "num_classes": card.num_classes,
         "dim": width,
         "depth": transformer["num_layers"],
         "heads": transformer["num_heads"],
-        "dim_head": transformer.get("head_dim", width // transformer["num_heads"]),
+        "dim_head": transformer.get("head_dim") or width // transformer["num_heads"],
         "mlp_dim": transformer["mlp_dim"],
-        "channels": card["channels"],
+        "channels": card.channels,
     }
+    if model.classifier == "mean":
+        kwargs["pool"] = "mean"
     notes = []
-    if model["norm_eps"] != _NORM_EPS or model["gelu"] != "erf":
+    if model.norm_eps != _NORM_EPS or model.gelu != "erf":
         notes.append(
             "note: vit-pytorch has an epsilon of 1e-5 and the erf GELU, this model has not"
         )

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.checkpoint.lazy import Lazy, Mapped, concatenated, transposed
+from vit_jax.checkpoint.lazy import Lazy, concatenated, transposed
+from vit_jax.checkpoint.plan import Mapped
 from vit_jax.checkpoint.tensors import Tensors
-
-ATTENTION = "MultiHeadDotProductAttention_0"
 
 
 class Dims(NamedTuple):
@@ -141,11 +140,11 @@ class Source:
         return name in self.names
 
     def shape(self, name: str, num_axes: int | None = None) -> tuple[int, ...]:
-        """The shape of an array that the model's size is told by; an error if it is not there."""
+        """The shape of an array that tells the model's size; an error if it is not there."""
         if name not in self.names:
             raise ValueError(
-                f"{self._where} has no {name}, without which its size cannot be told. It is not "
-                "whole, or of a model that is none of ours."
+                f"{self._where} has no {name}, without which its size is unknown. It is "
+                "incomplete, or of a model that is none of ours."
             )
         shape = self._tensors.shapes[self.names[name]].shape
         if num_axes is not None and len(shape) != num_axes:
@@ -182,14 +181,14 @@ def read(source: Source, rules: Sequence[Rule], dims: Dims) -> Found:
             misshapen.append(f"{rule.theirs} has {length} rows, not a multiple of {len(rule.ours)}")
         for i, ours in enumerate(rule.ours):
             rows = slice(i * part, (i + 1) * part) if len(rule.ours) > 1 else None
-            told = rule.how.read_as
+            how = rule.how.read_as
             if rows is not None:
-                told = f"part {i + 1} of {len(rule.ours)}, {told}"
+                how = f"part {i + 1} of {len(rule.ours)}, {how}"
             lazy = source.lazy(rule.theirs, rows)
             # A shape that does not fit stays the file's, and the check against the model names it.
             with contextlib.suppress(ValueError, IndexError):
-                lazy = lazy.map(lambda x, how=rule.how: how.to_ours(x, dims))
-            mapped.append(Mapped((source.names[rule.theirs],), ours, told, lazy))
+                lazy = lazy.map(lambda x, rule=rule: rule.how.to_ours(x, dims))
+            mapped.append(Mapped((source.names[rule.theirs],), ours, how, lazy))
     return Found(mapped, missing, misshapen)
 
 
@@ -199,11 +198,11 @@ def write(leaves: Mapping[str, Lazy], rules: Sequence[Rule], dims: Dims) -> list
         parts = [
             leaves[name].map(lambda x, how=rule.how: how.to_theirs(x, dims)) for name in rule.ours
         ]
-        told = rule.how.written_as
+        how = rule.how.written_as
         if len(parts) > 1:
-            told = f"{told}, joined into one"
+            how = f"{how}, joined into one"
         array = parts[0] if len(parts) == 1 else concatenated(parts, axis=0)
-        mapped.append(Mapped(rule.ours, rule.theirs, told, array))
+        mapped.append(Mapped(rule.ours, rule.theirs, how, array))
     return mapped
 
 

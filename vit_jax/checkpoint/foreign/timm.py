@@ -5,25 +5,25 @@ Read from a state dict in safetensors, with the config.json of a hub folder wher
 Written with a config.json that `timm.create_model("local-dir:FOLDER")` builds the same model from.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax.checkpoint.card import make_card, patch_stride, square
+from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules, tokens
-from vit_jax.checkpoint.foreign.description import (
-    Reading,
-    Writing,
-    model_of,
-    refuse,
-    resolve_heads,
-)
-from vit_jax.checkpoint.foreign.rules import ATTENTION, CONV, Rule, Source, conv, dense, norm
+from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
+from vit_jax.checkpoint.foreign.rules import CONV, Rule, Source, conv, dense, norm
 from vit_jax.checkpoint.foreign.tokens import Token
-from vit_jax.checkpoint.lazy import Lazy, Mapped
+from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.official import POSITION
+from vit_jax.checkpoint.plan import Mapped
+from vit_jax.models import VisionTransformer, num_layers, patch_stride
+from vit_jax.models.kinds import square
+from vit_jax.models.layers import ATTENTION
 from vit_jax.models.position import sincos_2d
+from vit_jax.preprocessing import Preprocessing, Size
 
 NAME = "timm"
 _BACKBONE = "patch_embed.backbone."
@@ -68,7 +68,7 @@ def describe(
             + ", and ours pool by token, by avg (of the patches) or by map."
         )
 
-    model = {
+    fields: dict[str, Any] = {
         "patches": {"size": patch},
         "hidden_size": width,
         "transformer": {
@@ -86,7 +86,7 @@ def describe(
         "position": "learned" if "pos_embed" in source else "none",
     }
     if any(name.startswith(_BACKBONE) for name in source.names):
-        model["resnet"] = _describe_resnet(source)
+        fields["resnet"] = _describe_resnet(source)
         channels = source.shape(f"{_stem(source)}conv.weight")[1]
 
     found = [
@@ -94,26 +94,26 @@ def describe(
         for name, role in (("cls_token", "cls"), ("dist_token", "dist"), ("reg_token", "registers"))
         if name in source
     ]
-    found, model = _roles(source, found, model)
+    found, fields = _roles(source, found, fields)
+    num_classes = source.shape("head.weight")[0] if "head.weight" in source else 0
+    model = VisionTransformer(num_classes=num_classes, **fields)
     size = args.get("img_size") or pretrained.get("input_size", [None])[1:]
     grid, found = _grid(source, found, model, size, args.get("no_embed_class"), where)
-    num_classes = source.shape("head.weight")[0] if "head.weight" in source else 0
     labels = config.get("label_names") or pretrained.get("label_names")
-    card = make_card(
-        model=model,
-        num_classes=num_classes,
-        grid=grid,
-        class_names=labels if labels and len(labels) == num_classes else None,
-        channels=channels,
+    card = Card(
+        model,
+        grid,
+        channels,
+        class_names=tuple(labels) if labels and len(labels) == num_classes else None,
         source=f"timm {architecture}".strip() + f", {Path(where).name}",
     )
-    card["preprocessing"] = read_preprocessing(pretrained, card["image_size"])
+    card = with_preprocessing(card, pretrained)
     notes = [note] if note else []
     if not pretrained:
         notes.append("note: no config.json; timm's own preprocessing of AugReg models is assumed")
     position = "pos_embed" if "pos_embed" in source else None
     ignored = {r"mask_token": "only masked pre-training reads it"}
-    body = _rules(model, num_classes, _stem(source))
+    body = _rules(model, _stem(source))
     return Reading(card, body, found, position, ignored, notes=notes)
 
 
@@ -123,30 +123,38 @@ def _pool(source: Source) -> str:
     return "avg" if "fc_norm.weight" in source or "cls_token" not in source else "token"
 
 
-def _roles(source: Source, found: list[Token], model: dict[str, Any]):
+def _roles(
+    source: Source, found: list[Token], fields: dict[str, Any]
+) -> tuple[list[Token], dict[str, Any]]:
     """A class token that is not classified by, and a distillation token without a head, are
     registers to us.
     """
-    by_token = model["classifier"] == "token"
-    model["distilled"] = by_token and "dist_token" in source and "head.weight" in source
+    by_token = fields["classifier"] == "token"
+    distilled = by_token and "dist_token" in source and "head.weight" in source
     kept = {"cls"} if by_token else set()
-    kept |= {"dist"} if model["distilled"] else set()
+    kept |= {"dist"} if distilled else set()
     found = [t if t.role in kept else t._replace(role="registers") for t in found]
     count = sum(source.shape(t.name)[1] for t in found if t.role == "registers")
-    return found, {**model, "num_registers": count}
+    return found, {**fields, "distilled": distilled, "num_registers": count}
 
 
-def _grid(source, found, model, size, no_embed, where):
-    """The grid, and the tokens with the knowledge whether they have position rows."""
+def _grid(
+    source: Source,
+    found: list[Token],
+    model: VisionTransformer,
+    size: Any,
+    no_embed: bool | None,
+    where: str,
+) -> tuple[Size | None, list[Token]]:
+    """The grid, and the tokens, of which each now says whether it has position rows."""
     if "pos_embed" not in source:
-        stride = patch_stride(model)
-        return ([n // s for n, s in zip(_pair(size), stride, strict=True)] if size else None), found
+        return (_grid_at(size, model) if size else None), found
     num_rows = source.shape("pos_embed")[1]
     num_tokens = sum(source.shape(token.name)[1] for token in found)
     counts = {False: num_rows - num_tokens, True: num_rows}  # by no_embed_class
     candidates = [bool(no_embed)] if no_embed is not None else [False, True]
     for without_rows in candidates:
-        grid = _grid_of(counts[without_rows], size, model)
+        grid = _grid_with(counts[without_rows], size, model)
         if grid is not None:
             return grid, [token._replace(has_rows=not without_rows) for token in found]
     raise ValueError(
@@ -155,44 +163,44 @@ def _grid(source, found, model, size, no_embed, where):
     )
 
 
-def _grid_of(count: int, size: Any, model: Mapping[str, Any]) -> tuple[int, int] | None:
-    if size:
-        h, w = (n // s for n, s in zip(_pair(size), patch_stride(model), strict=True))
-        if h * w == count:
-            return h, w
-    return square(count)
+def _grid_with(count: int, size: Any, model: VisionTransformer) -> Size | None:
+    """The grid of `count` patches: that of the image size if it has as many, else a square."""
+    grid = _grid_at(size, model) if size else None
+    return grid if grid and grid[0] * grid[1] == count else square(count)
 
 
-def _pair(size: Any) -> list[int]:
-    return [size, size] if isinstance(size, int) else list(size)
+def _grid_at(size: Any, model: VisionTransformer) -> Size:
+    height, width = [size, size] if isinstance(size, int) else size
+    stride = patch_stride(model)
+    return height // stride[0], width // stride[1]
 
 
-def _rules(model: Mapping[str, Any], num_classes: int, stem: str) -> list[Rule]:
+def _rules(model: VisionTransformer, stem: str) -> list[Rule]:
     found: list[Rule] = []
-    if model.get("resnet"):
-        found += _resnet_rules(model["resnet"]["num_layers"], stem)
+    if model.resnet:
+        found += _resnet_rules(model.resnet["num_layers"], stem)
     found += conv("patch_embed.proj", "embedding")
-    for i in range(model["transformer"]["num_layers"]):
+    for i in range(num_layers(model)):
         theirs, ours = f"blocks.{i}", f"Transformer/encoderblock_{i}"
         found += norm(f"{theirs}.norm1", f"{ours}/LayerNorm_0")
         found += norm(f"{theirs}.norm2", f"{ours}/LayerNorm_1")
         attention = f"{ours}/{ATTENTION}"
         parts = ("query", "key", "value")
-        found += rules.projections(f"{theirs}.attn.qkv", attention, parts, model["qkv_bias"])
+        found += rules.projections(f"{theirs}.attn.qkv", attention, parts, model.qkv_bias)
         found += rules.output(f"{theirs}.attn.proj", attention)
         found += dense(f"{theirs}.mlp.fc1", f"{ours}/MlpBlock_0/Dense_0")
         found += dense(f"{theirs}.mlp.fc2", f"{ours}/MlpBlock_0/Dense_1")
-        if model["layer_scale"] is not None:
+        if model.layer_scale is not None:
             found.append(Rule(f"{theirs}.ls1.gamma", (f"{ours}/LayerScale_0/scale",)))
             found.append(Rule(f"{theirs}.ls2.gamma", (f"{ours}/LayerScale_1/scale",)))
     found += (
-        norm("fc_norm", "fc_norm") if model["fc_norm"] else norm("norm", "Transformer/encoder_norm")
+        norm("fc_norm", "fc_norm") if model.fc_norm else norm("norm", "Transformer/encoder_norm")
     )
-    if model["classifier"] == "map":
+    if model.classifier == "map":
         found += _pooling_rules()
-    if num_classes:
+    if model.num_classes:
         found += dense("head", "head")
-        found += dense("head_dist", "head_dist") if model["distilled"] else []
+        found += dense("head_dist", "head_dist") if model.distilled else []
     return found
 
 
@@ -239,146 +247,145 @@ def _resnet_rules(num_layers, stem: str) -> list[Rule]:
     return found
 
 
-def read_preprocessing(pretrained: Mapping[str, Any], size: list[int] | None):
+def with_preprocessing(card: Card, pretrained: Mapping[str, Any]) -> Card:
     """timm resizes the shorter side to crop / crop_pct (PIL, so with antialias), then crops."""
+    size = card.image_size
     if size is None:
-        return None
+        return card
     bilinear = pretrained.get("interpolation", "bicubic") == "bilinear"
     squash = pretrained.get("crop_mode") == "squash"
     scale = pretrained.get("crop_pct") or (0.9 if size[0] < 384 else 1.0)
-    return {
-        "resize": [int(n / scale) for n in size] if squash else int(min(size) / scale),
-        "crop": list(size),
-        "interpolation": "bilinear_antialias" if bilinear else "bicubic",
-        "mean": list(pretrained.get("mean", [0.5] * 3)),
-        "std": list(pretrained.get("std", [0.5] * 3)),
-        "exif": False,
-    }
+    exact = (int(size[0] / scale), int(size[1] / scale))
+    preprocessing = Preprocessing(
+        crop=size,
+        resize=exact if squash else int(min(size) / scale),
+        interpolation="bilinear_antialias" if bilinear else "bicubic",
+        mean=tuple(pretrained.get("mean", [0.5] * 3)),
+        std=tuple(pretrained.get("std", [0.5] * 3)),
+        channels=card.channels,
+    )
+    return dataclasses.replace(card, preprocessing=preprocessing)
 
 
-def prepare(card: Mapping[str, Any], leaves: Mapping[str, Lazy]) -> Writing:
+def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     """What to write for a model of ours; an error names all that timm's model has no place for."""
-    model = model_of(card)
-    problems = []
-    if "transformer" not in model:
-        problems.append("it is not a Vision Transformer")
-        refuse(problems, "timm's layout")
-    if model["representation_size"] is not None:
+    model, problems = card.model, []
+    if model.representation_size is not None:
         problems.append("it has a representation layer (pre_logits), which timm has given up")
-    if model["patch_norm"]:
+    if model.patch_norm:
         problems.append("its patch embedding has norms")
-    if model["classifier"] not in ("token", "gap", "map"):
-        problems.append(f"it is not pooled (classifier {model['classifier']!r})")
-    if model["position"] not in ("learned", "none", "sincos2d"):
-        problems.append(f"its positions are {model['position']!r}")
-    if "head_dim" in model["transformer"]:
+    if model.classifier not in ("token", "gap", "map"):
+        problems.append(f"it is not pooled (classifier {model.classifier!r})")
+    if model.position not in ("learned", "none", "sincos2d"):
+        problems.append(f"its positions are {model.position!r}")
+    if model.transformer.get("head_dim"):
         problems.append("its heads are not width / num_heads wide")
-    if model["distilled"] and model["num_registers"]:
+    if model.distilled and model.num_registers:
         problems.append("it has both a distillation token and registers")
-    if card["image_size"] is None:
+    if card.image_size is None:
         problems.append("its image size is not known (say --image_size=HEIGHT,WIDTH)")
     architecture = _architecture(model)
     if architecture is None:
         problems.append("timm has no hybrid of this ResNet and width")
     refuse(problems, "timm's layout")
 
-    stem = f"{_BACKBONE}stem." if (model["resnet"] or {}).get("num_layers") else _BACKBONE
-    body = _rules(model, card["num_classes"], stem)
+    stem = f"{_BACKBONE}stem." if (model.resnet or {}).get("num_layers") else _BACKBONE
+    body = _rules(model, stem)
     mapped = _write_tokens(model, card, leaves)
     notes = []
-    if model["norm_eps"] != 1e-6:
-        notes.append(f"note: LayerNorm's epsilon is {model['norm_eps']} here and 1e-6 in timm")
-    if model["resnet"] and model["resnet"].get("variance_eps") != _RESNET_EPS["variance_eps"]:
+    if model.norm_eps != 1e-6:
+        notes.append(f"note: LayerNorm's epsilon is {model.norm_eps} here and 1e-6 in timm")
+    if model.resnet and model.resnet.get("variance_eps") != _RESNET_EPS["variance_eps"]:
         notes.append("note: timm's ResNet has other epsilons (1e-5 in GroupNorm, 1e-8 in kernels)")
     return Writing(body, mapped, {"config.json": _config(architecture, model, card)}, notes=notes)
 
 
-def _write_tokens(model, card, leaves) -> list[Mapped]:
+def _write_tokens(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) -> list[Mapped]:
     mapped = []
-    if model["num_registers"]:
+    if model.num_registers:
         mapped.append(Mapped((tokens.REGISTERS,), "reg_token", "same", leaves[tokens.REGISTERS]))
-        if model["position"] == "learned":
+        if model.position == "learned":
             return mapped + tokens.write_without_rows(leaves, "cls_token", "pos_embed")
     for ours, theirs in (("cls", "cls_token"), ("dist", "dist_token"), (POSITION, "pos_embed")):
         if ours in leaves:
             mapped.append(Mapped((ours,), theirs, "same", leaves[ours]))
-    if model["position"] == "sincos2d":
-        table = sincos_2d(*card["grid"], model["hidden_size"])[None]
-        lazy = Lazy(table.shape, table.dtype, lambda: table)
-        mapped.append(Mapped((), "pos_embed", "the sin-cos table, written out", lazy))
+    if model.position == "sincos2d":
+        assert card.grid is not None
+        table = from_array(sincos_2d(*card.grid, model.hidden_size)[None])
+        mapped.append(Mapped((), "pos_embed", "the sin-cos table, written out", table))
     return mapped
 
 
-def _architecture(model: Mapping[str, Any]) -> str | None:
-    if model["resnet"]:
-        return _HYBRIDS.get((model["hidden_size"], tuple(model["resnet"]["num_layers"])))
-    if model["distilled"]:
+def _architecture(model: VisionTransformer) -> str | None:
+    if model.resnet:
+        return _HYBRIDS.get((model.hidden_size, tuple(model.resnet["num_layers"])))
+    if model.distilled:
         return "deit_base_distilled_patch16_224"
-    size = {192: "tiny", 384: "small", 1024: "large"}.get(model["hidden_size"], "base")
+    size = {192: "tiny", 384: "small", 1024: "large"}.get(model.hidden_size, "base")
     return f"vit_{size}_patch16_224"
 
 
-def _config(architecture: str, model: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
-    pool = {"token": "token", "gap": "avg", "map": "map"}[model["classifier"]]
-    transformer, size = model["transformer"], card["image_size"]
-    width, mlp_dim = model["hidden_size"], transformer["mlp_dim"]
+def _config(architecture: str | None, model: VisionTransformer, card: Card) -> dict[str, Any]:
+    pool = {"token": "token", "gap": "avg", "map": "map"}[model.classifier]
+    transformer, size = model.transformer, card.image_size
+    width, mlp_dim = model.hidden_size, transformer["mlp_dim"]
     ratio = mlp_dim / width
     if int(width * ratio) != mlp_dim:
         ratio = (mlp_dim + 0.5) / width
     args = {
-        "img_size": size,
+        "img_size": list(size),
         "embed_dim": width,
         "depth": transformer["num_layers"],
         "num_heads": transformer["num_heads"],
         "mlp_ratio": ratio,
-        "qkv_bias": model["qkv_bias"],
-        "class_token": model["classifier"] == "token",
+        "qkv_bias": model.qkv_bias,
+        "class_token": model.classifier == "token",
         "global_pool": pool,
-        "fc_norm": model["fc_norm"],
-        "act_layer": "gelu_tanh" if model["gelu"] == "tanh" else "gelu",
-        "in_chans": card["channels"],
+        "fc_norm": model.fc_norm,
+        "act_layer": "gelu_tanh" if model.gelu == "tanh" else "gelu",
+        "in_chans": card.channels,
     }
-    if model["resnet"]:
+    if model.resnet:
         args["in_chans"] = 3  # timm builds the ResNet for three channels
     else:
-        args["patch_size"] = model["patches"]["size"]
-    if model["num_registers"]:
-        args |= {"reg_tokens": model["num_registers"], "no_embed_class": True}
-    elif model["position"] == "sincos2d":
+        args["patch_size"] = list(model.patches["size"])
+    if model.num_registers:
+        args |= {"reg_tokens": model.num_registers, "no_embed_class": True}
+    elif model.position == "sincos2d":
         args["no_embed_class"] = True
-    if model["layer_scale"] is not None:
-        args["init_values"] = model["layer_scale"]
-    if model["position"] == "none":
+    if model.layer_scale is not None:
+        args["init_values"] = model.layer_scale
+    if model.position == "none":
         args["pos_embed"] = "none"
     config = {
         "architecture": architecture,
-        "num_classes": card["num_classes"],
+        "num_classes": card.num_classes,
         "num_features": width,
         "global_pool": pool,
         "model_args": {key: value for key, value in args.items() if value is not None},
         "pretrained_cfg": _write_preprocessing(card),
     }
-    if card["class_names"]:
-        config["label_names"] = card["class_names"]
+    if card.class_names:
+        config["label_names"] = list(card.class_names)
     return config
 
 
-def _write_preprocessing(card: Mapping[str, Any]) -> dict[str, Any]:
+def _write_preprocessing(card: Card) -> dict[str, Any]:
     found = {
-        "num_classes": card["num_classes"],
+        "num_classes": card.num_classes,
         "first_conv": "patch_embed.proj",
         "classifier": "head",
     }
-    if size := card["image_size"]:
-        found |= {"input_size": [card["channels"], *size], "fixed_input_size": True}
-    if about := card["preprocessing"]:
-        resize, crop = about["resize"] or about["crop"], about["crop"]
+    if size := card.image_size:
+        found |= {"input_size": [card.channels, *size], "fixed_input_size": True}
+    if about := card.preprocessing:
+        resize = about.resize or about.crop
         side = resize if isinstance(resize, int) else min(resize)
         found |= {
-            "interpolation": "bicubic" if about["interpolation"] == "bicubic" else "bilinear",
-            "crop_pct": min(crop) / side,
+            "interpolation": "bicubic" if about.interpolation == "bicubic" else "bilinear",
+            "crop_pct": min(about.crop) / side,
             "crop_mode": "center" if isinstance(resize, int) else "squash",
-            "mean": about["mean"],
-            "std": about["std"],
+            "mean": list(about.mean),
+            "std": list(about.std),
         }
     return found

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vit_jax.checkpoint.card import make_card, square
+from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse
 from vit_jax.checkpoint.foreign.rules import Source, conv, dense, norm
-from vit_jax.checkpoint.foreign.timm import read_preprocessing
+from vit_jax.checkpoint.foreign.timm import with_preprocessing
+from vit_jax.models import MlpMixer
+from vit_jax.models.kinds import square
 
 NAME = "timm_mixer"
 
@@ -30,25 +32,20 @@ def describe(
     width, channels, *patch = source.shape("stem.proj.weight", 4)
     tokens_mlp_dim, num_tokens = source.shape("blocks.0.mlp_tokens.fc1.weight")
     num_classes = source.shape("head.weight")[0] if "head.weight" in source else 0
-    model = {
-        "patches": {"size": patch},
-        "num_blocks": source.count("blocks."),
-        "hidden_dim": width,
-        "tokens_mlp_dim": tokens_mlp_dim,
-        "channels_mlp_dim": source.shape("blocks.0.mlp_channels.fc1.weight")[0],
-    }
-    card = make_card(
-        model=model,
+    model = MlpMixer(
         num_classes=num_classes,
-        grid=square(num_tokens),
-        channels=channels,
-        source=f"timm {config.get('architecture', 'MlpMixer')}, {Path(where).name}",
+        patches={"size": patch},
+        num_blocks=source.count("blocks."),
+        hidden_dim=width,
+        tokens_mlp_dim=tokens_mlp_dim,
+        channels_mlp_dim=source.shape("blocks.0.mlp_channels.fc1.weight")[0],
     )
-    pretrained = {"crop_pct": 0.875, **config.get("pretrained_cfg", {})}
-    card["preprocessing"] = read_preprocessing(pretrained, card["image_size"])
+    origin = f"timm {config.get('architecture', 'MlpMixer')}, {Path(where).name}"
+    card = Card(model, square(num_tokens), channels, source=origin)
+    card = with_preprocessing(card, {"crop_pct": 0.875, **config.get("pretrained_cfg", {})})
 
     body = conv("stem.proj", "stem")
-    for i in range(model["num_blocks"]):
+    for i in range(model.num_blocks):
         theirs, ours = f"blocks.{i}", f"MixerBlock_{i}"
         for k, part in enumerate(("token", "channel")):
             body += norm(f"{theirs}.norm{k + 1}", f"{ours}/LayerNorm_{k}")
@@ -61,6 +58,6 @@ def describe(
     return Reading(card, body, notes=notes)
 
 
-def prepare(card: Mapping[str, Any], leaves: Mapping[str, Any]) -> Writing:
+def prepare(card: Card, leaves: Mapping[str, Any]) -> Writing:
     refuse(["Mixers are only read from there"], "timm's Mixer layout")
     raise AssertionError

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.checkpoint.foreign.rules import Source, num_rows
-from vit_jax.checkpoint.lazy import Lazy, Mapped, concatenated
+from vit_jax.checkpoint.lazy import Lazy, concatenated
 from vit_jax.checkpoint.official import POSITION
+from vit_jax.checkpoint.plan import Mapped
 
 REGISTERS = "Transformer/registers"
 
@@ -76,7 +77,7 @@ def _table(source: Source, position: str) -> Lazy:
 
 
 def _summed(a: Lazy, b: Lazy) -> Lazy:
-    return Lazy(a.shape, a.dtype, lambda: a.read() + b.read())
+    return Lazy(a.shape, a.dtype, lambda index: a.read(index) + b.read(index))
 
 
 def write_without_rows(leaves: Mapping[str, Lazy], cls: str, table: str) -> list[Mapped]:

@@ -1,0 +1,130 @@
+"""Orbax directories: of parameters alone, or a step of a training run.
+
+    CHECKPOINT/{card.json and Orbax's own files}
+    WORKDIR/checkpoints/STEP/{state,card}      state holds params, and averaged ones as ema
+
+Orbax says what a directory holds; its arrays are then read one by one, each or a part of it.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import flax.traverse_util
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore
+from etils import epath
+
+from vit_jax.atomic import is_remote, replacing
+from vit_jax.checkpoint.card import Card
+from vit_jax.checkpoint.lazy import Index, Lazy, remembered, unstacked
+from vit_jax.checkpoint.plan import Mapped, Plan
+from vit_jax.models.stacking import STACKED
+
+CARD = "card.json"
+RUN = "checkpoints"  # the directory of steps in a workdir
+_MARKS = ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt")
+
+
+def is_orbax(path: epath.Path) -> bool:
+    return any((path / mark).exists() for mark in _MARKS)
+
+
+def find_step(path: epath.Path) -> epath.Path | None:
+    """The step directory that a path means: a step, or the newest of a workdir; None if neither."""
+    if (path / "state").is_dir() and (path / "card").is_dir():
+        return path
+    parent = path / RUN if (path / RUN).is_dir() else path
+    steps = [int(child.name) for child in parent.iterdir() if child.name.isdigit()]
+    return find_step(parent / str(max(steps))) if steps else None
+
+
+def open_directory(path: epath.Path) -> tuple[Plan, Card | None]:
+    """The plan and the card, if any, of a directory of parameters."""
+    with _explained(path):
+        file = path / CARD
+        card = Card.loads(file.read_text(), where=str(file)) if file.exists() else None
+        tree = _arrays(path)
+        return _plan(tree.get("params", tree)), card
+
+
+def open_step(path: epath.Path, *, ema: bool = False) -> tuple[Plan, Card]:
+    """The plan and the card of a run's step, without the optimizer's state."""
+    with _explained(path):
+        text = (_absolute(path) / "card" / "metadata").read_text()
+        card = Card.loads(text, where=f"The card of {path}")
+        return _plan(_arrays(path / "state")["ema" if ema else "params"]), card
+
+
+def _plan(tree: dict[str, Any]) -> Plan:
+    """Blocks that were saved in one stack become those of the published names."""
+    mapped: list[Mapped] = []
+    latest: dict[str, np.ndarray] = {}
+    for name, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items():
+        if f"/{STACKED}/" not in f"/{name}":
+            mapped.append(Mapped((name,), name, "same", leaf))
+            continue
+        for i, row in enumerate(unstacked(remembered(name, leaf, latest))):
+            ours = name.replace(f"{STACKED}/", f"{STACKED}_{i}/", 1)
+            mapped.append(Mapped((name,), ours, "one block of the stack", row))
+    return Plan(mapped)
+
+
+def _arrays(path: epath.Path) -> dict[str, Any]:
+    """The tree of a directory, as lazy arrays."""
+    path = _absolute(path)
+    metadata = ocp.PyTreeCheckpointHandler().metadata(path)
+    context = tensorstore.Context({"cache_pool#ocdbt": {"total_bytes_limit": 2**27}})
+    use_ocdbt = (path / "manifest.ocdbt").exists()
+    flat = flax.traverse_util.flatten_dict(metadata.tree)
+    return flax.traverse_util.unflatten_dict(
+        {
+            keys: _array(path, about, use_ocdbt, metadata.use_zarr3, context)
+            for keys, about in flat.items()
+            if hasattr(about, "shape")  # an optimizer's state has empty nodes, too
+        }
+    )
+
+
+def _array(path: epath.Path, about: Any, use_ocdbt: bool, use_zarr3: bool, context: Any) -> Lazy:
+    info = ocp.type_handlers.ParamInfo(
+        name=about.name,
+        path=path / about.name,
+        parent_dir=path,
+        is_ocdbt_checkpoint=use_ocdbt,
+        use_zarr3=use_zarr3,
+    )
+    spec = ocp.type_handlers.get_json_tspec_read(info, use_ocdbt=use_ocdbt)
+
+    def load(index: Index) -> np.ndarray:
+        with _explained(path):
+            array = tensorstore.open(spec, open=True, context=context).result()
+            return (array[index] if index else array).read().result()
+
+    return Lazy(tuple(about.shape), np.dtype(about.dtype), load)
+
+
+def _absolute(path: epath.Path) -> epath.Path:
+    return path if is_remote(path) else path.resolve()
+
+
+@contextlib.contextmanager
+def _explained(path: epath.Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as e:  # Orbax and tensorstore raise many kinds for a damaged directory
+        raise ValueError(f"The Orbax checkpoint {path} cannot be read: {e}") from e
+
+
+def write(params: dict[str, Any], path: epath.PathLike, card: Card | None) -> None:
+    """A new Orbax directory with the card beside the arrays: all of it, or nothing."""
+    path = epath.Path(path).expanduser()
+    if path.exists():
+        raise ValueError(f"{path} exists already; Orbax writes new directories only.")
+    with replacing(path) as partial:
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            checkpointer.save(_absolute(partial), args=ocp.args.PyTreeSave(params))
+        if card is not None:
+            (partial / CARD).write_text(json.dumps(card.to_json()))
