@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from benchmarks import machine
-from vit_jax import data, evaluate, load
+from vit_jax import data, load
+from vit_jax.evaluation.data_set import data_config
 from vit_jax.exporting.quantize import WEIGHTS
 from vit_jax.exporting.stablehlo import image_shape, portable_function, serialize
 
@@ -27,9 +28,14 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=100)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    options.train_split = None
     classifier = load(options.checkpoint)
-    config = evaluate.data_config(classifier.card, options)
+    config = data_config(
+        classifier.card.data,
+        batch_size=options.batch_size,
+        dataset=options.dataset,
+        split=options.split,
+        tfds_data_dir=options.tfds_data_dir,
+    )
     source = data.open_source(config, config.pp.test, classifier.class_names)
     preprocessing = classifier.card.preprocessing
     batches = list(data.eval_batches(config, source, preprocessing=preprocessing))

@@ -13,7 +13,6 @@ from vit_jax.cli.huge_pages import use_huge_pages
 if __name__ == "__main__":
     use_huge_pages()  # may start this process anew, so before what is slow to import
 
-import contextlib
 import functools
 import logging
 import sys
@@ -33,14 +32,16 @@ from ml_collections import config_flags
 from vit_jax import checkpoint, data, models
 from vit_jax.cli import command as commands
 from vit_jax.config import data_options, describe_options
-from vit_jax.evaluation import scores as evaluation
+from vit_jax.evaluation import evaluator
+from vit_jax.evaluation.report import class_table
+from vit_jax.evaluation.scores import Scores
 from vit_jax.inference_time import inference_time
 from vit_jax.parallel import hosts
 from vit_jax.parallel.mesh import Layout, make_layout, to_host
 from vit_jax.planning.footprint import check_batch, check_memory, memory_limit
 from vit_jax.run.checkpoints import RunCheckpoints
 from vit_jax.run.profiling import Profiler
-from vit_jax.run.report import Report, class_table, duration, logging_to
+from vit_jax.run.report import Report, duration, logging_to
 from vit_jax.run.stopping import LossWatch, Preempted, stop_on_signals
 from vit_jax.run.workdir import open_workdir
 from vit_jax.training.program import Program, build_model
@@ -76,7 +77,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
             RunCheckpoints(
                 directory.checkpoints, keep=config.keep_checkpoints, best_metric=config.best_metric
             ) as checkpoints,
-            _report(directory.local, config, checkpoints) as report,
+            Report(directory.local, config, start_step=checkpoints.latest_step or 0) as report,
             Profiler(directory.local, config.profile_steps) as profiler,
         ):
             state = run.first_state_or(checkpoints)
@@ -99,8 +100,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
                     watch.check(checkpoints.latest_step)  # nothing bad is saved over good
                     with report.pause():
                         scores = results.get(step)
-                        card = run.card(scores)
-                        checkpoints.save(step, state, card=card, metrics=scores)
+                        checkpoints.save(step, state, card=run.card(scores))
                         directory.sync()
                 if stopping and not last:
                     raise Preempted(f"Saved step {step:,} in {workdir}; start it again to go on.")
@@ -130,7 +130,7 @@ class Run:
         check_batch(config, self.layout)
         check_memory(self.program, self.layout, memory_limit(jax.local_devices()[0]))
         log.info("%s", describe(self.program, self.layout, train, test))
-        eval_step = evaluation.make_eval_step(self.program.model, config.loss)
+        eval_step = evaluator.make_eval_step(self.program.model, config.loss)
         self._eval_step = self.layout.jit_eval(eval_step)
         self._started = time.monotonic()
         hosts.wait_for_all("prepared")
@@ -168,23 +168,22 @@ class Run:
         hosts.wait_for_all("compiled")
         return compiled
 
-    def evaluate(self, state: TrainState, report: Report) -> dict[str, Any]:
-        """Metrics over every test example, of the averaged weights too where there are any."""
+    def evaluate(self, state: TrainState, report: Report) -> Scores:
+        """Scores over every test example, of the averaged weights too where there are any."""
         step, results = int(state.step), self._evaluate(state.params)
         report.evaluation(step, results)
         if state.ema is not None:
             report.evaluation(step, self._evaluate(state.ema), prefix="test_ema")
         return results
 
-    def _evaluate(self, params: Any) -> dict[str, Any]:
+    def _evaluate(self, params: Any) -> Scores:
         batches = self._to_devices(iter(data.eval_batches(self.config, self.test)))
-        return evaluation.evaluate(self._eval_step, params, batches)
+        return evaluator.evaluate(self._eval_step, params, batches)
 
-    def card(self, results: dict[str, Any] | None) -> checkpoint.Card:
+    def card(self, scores: Scores | None) -> checkpoint.Card:
         """What a checkpoint of this run says about itself."""
         stride = checkpoint.patch_stride(self.config.model.to_dict())
         crop = self.preprocessing.crop
-        scores = {k: v for k, v in (results or {}).items() if isinstance(v, float)}
         return checkpoint.make_card(
             model=self.config.model,
             num_classes=len(self.train.class_names),
@@ -194,7 +193,7 @@ class Run:
             preprocessing=self.preprocessing.to_json(),
             source=f"vit_jax.train on {self.train.name}",
             data=data_options(self.config),
-            metrics=scores,
+            metrics=scores.metrics() if scores else {},
         )
 
     def _export(self, params: Any, path: epath.Path, card: checkpoint.Card) -> None:
@@ -217,8 +216,8 @@ class Run:
         directory.sync()
         log.info(
             "Finished: %.2f %% of %s examples, after %s. The weights are in %s. Next:\n%s",
-            100 * final["accuracy"],
-            f"{final['count']:,}",
+            100 * final.accuracy,
+            f"{final.count:,}",
             duration(time.monotonic() - self._started),
             exported,
             _NEXT.format(workdir=directory.path, exported=exported),
@@ -296,16 +295,6 @@ def describe(program: Program, layout: Layout, train: data.Source, test: data.So
 
 def due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-@contextlib.contextmanager
-def _report(directory: Path, config: ml_collections.ConfigDict, checkpoints) -> Iterator[Report]:
-    start = checkpoints.latest_step or 0
-    report = Report(directory, config, start_step=start, batch=config.batch)
-    try:
-        yield report
-    finally:
-        report.close()
 
 
 def main(arguments: list[str]) -> int:

@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from vit_jax import checkpoint, data, evaluate, models
+from vit_jax.evaluation.calibration import calibration_error
 from vit_jax.evaluation.confusion import confusion_matrix
-from vit_jax.evaluation.scores import calibration_error
+from vit_jax.preprocessing import Preprocessing
 
 pytestmark = pytest.mark.usefixtures("no_compilation_cache")
 
@@ -22,19 +23,12 @@ def digits_model(tmp_path_factory):
     model = models.VisionTransformer(num_classes=10, **config)
     params = jax.jit(model.init)(jax.random.key(0), np.zeros((1, 8, 8, 1), np.float32))["params"]
     params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (16, 10))
-    card = checkpoint.make_card(
-        model=config,
-        num_classes=10,
-        class_names=[str(i) for i in range(10)],
+    card = checkpoint.Card(
+        model,
+        class_names=tuple("0123456789"),
         grid=(2, 2),
         channels=1,
-        preprocessing={
-            "crop": [8, 8],
-            "interpolation": "bilinear",
-            "mean": [0.5],
-            "std": [0.5],
-            "exif": False,
-        },
+        preprocessing=Preprocessing((8, 8), None, "bilinear", (0.5,), (0.5,), channels=1),
         data={"dataset": "digits", "pp.train": "train", "pp.test": "test", "loss": "softmax"},
     )
     path = tmp_path_factory.mktemp("digits") / "model.npz"
@@ -154,5 +148,5 @@ def test_calibration_error_weighs_each_bin_by_its_examples():
 
 def test_what_cannot_be_evaluated_leaves_no_folder(tmp_path, capsys):
     assert evaluate.main([str(tmp_path / "missing"), "--out", str(tmp_path / "out")]) == 1
-    assert "There is no file or directory" in capsys.readouterr().err
+    assert "There is no checkpoint at" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -99,6 +99,26 @@ def test_layer_decay_refuses_stacked_blocks(params):
         optim.layer_scales(models.stack_blocks(params), 0.5)
 
 
+def test_layer_decay_goes_with_frozen_parameters(params):
+    config = settings(
+        layer_decay=0.5,
+        trainable="head|encoderblock_2",
+        base_lr=1.0,
+        warmup_steps=0,
+        decay_type="constant",
+        grad_norm_clip=0.0,
+        momentum=0.0,
+        weight_decay=0.1,
+    )
+    transform = optim.make_optimizer(config, params)
+    zeros, ones = (jax.tree.map(make, params) for make in (jnp.zeros_like, jnp.ones_like))
+    updates, _ = transform.update(ones, transform.init(params), zeros)
+    rates = {name: float(-update.max()) for name, update in named(updates).items()}
+    for name, rate in rates.items():
+        expected = 1.0 if name.startswith("head") else 0.5 if "encoderblock_2" in name else 0.0
+        assert rate == expected, name
+
+
 def test_a_pattern_that_matches_nothing_is_refused(params):
     with pytest.raises(ValueError, match="'haed' matches no parameter; there are: Transformer"):
         optim.trainable_mask(params, "haed")

@@ -6,7 +6,7 @@ for batch in prefetch_to_device(train_batches(config, train)): ...
 for batch in eval_batches(config, test): ...              # every example once, with a mask
 """
 
-from vit_jax.data.device import normalize, prefetch_to_device
+from vit_jax.data.device import DeviceBatches, normalize, prefetch_to_device
 from vit_jax.data.pipeline import eval_batches, train_batches
 from vit_jax.data.sources import (
     Example,
@@ -19,6 +19,7 @@ from vit_jax.data.sources import (
 from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
 
 __all__ = [
+    "DeviceBatches",
     "Example",
     "Source",
     "count_classes",

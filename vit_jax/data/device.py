@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from vit_jax.preprocessing import Preprocessing
 
 Batch = dict[str, jax.Array]
+DeviceBatches = Generator[Batch, None, None]
 
 
 def prefetch_to_device(
@@ -22,12 +23,13 @@ def prefetch_to_device(
     *,
     sharding: jax.sharding.Sharding | None = None,
     preprocessing: Preprocessing | None = None,
-) -> Generator[Batch, None, None]:
+) -> DeviceBatches:
     """Keeps `size` batches waiting on the device, read and copied by a thread of its own.
 
     With `sharding`, each process gives its share of a global array. With `preprocessing`, 8-bit
-    images are normalised after the copy. `close()` ends the thread and closes `batches`.
+    images are normalised after the copy. `close()` ends the thread and closes what it reads from.
     """
+    source = iter(batches)
     ready: queue.Queue[Batch | Exception | None] = queue.Queue()
     free = threading.Semaphore(max(1, size))
     closing = threading.Event()
@@ -38,7 +40,7 @@ def prefetch_to_device(
 
     def read_ahead() -> None:
         try:
-            for batch in batches:
+            for batch in source:
                 hand_over(_move(batch, sharding, preprocessing))
                 if closing.is_set():
                     return
@@ -59,7 +61,7 @@ def prefetch_to_device(
         free.release()  # wakes a thread that waits to hand over
         if not sys.is_finalizing():  # by then Python has ended the thread, and to join it hangs
             thread.join()
-            if close := getattr(batches, "close", None):
+            if close := getattr(source, "close", None):
                 close()
 
 

@@ -1,1 +1,5 @@
-"""How good a model is: scores, calibration, confusion, and probes of its features."""
+"""How good a model is: one evaluator for training and for `evaluate`, and what it reports.
+
+`scores` are of classification, with `calibration` and `confusion`; `probes` are of features.
+`evaluator` runs a model over batches; `model` asks everything of one model and one data set.
+"""

@@ -1,9 +1,11 @@
 """How good features are, without training a network on them: few-shot ridge regression and k-NN.
 
-Functions of NumPy arrays: features `n d`, class ids `n`.
+Functions of NumPy arrays.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +16,31 @@ _L2 = 2.0**10
 _TEMPERATURE = 0.07  # of the neighbours' votes, as in DINO (Caron et al. 2021)
 _ROWS = 1024  # of queries compared at a time
 
+Labelled = tuple[np.ndarray, np.ndarray]  # features `n d`, class ids `n`
+
+
+@dataclasses.dataclass(frozen=True)
+class Probes:
+    """Accuracies of features, and what they were learned from. What was not asked for is None."""
+
+    train_split: str
+    train_count: int
+    few_shot: dict[int, float] | None  # by the number of examples of each class
+    neighbors: int | None
+    knn: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        result: dict[str, Any] = {"train_split": self.train_split, "train_count": self.train_count}
+        if self.few_shot is not None:
+            result["few_shot"] = {str(shots): value for shots, value in self.few_shot.items()}
+        if self.knn is not None:
+            result["knn"] = {"neighbors": self.neighbors, "accuracy": self.knn}
+        return result
+
 
 def few_shot_accuracy(
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
+    train: Labelled,
+    test: Labelled,
     num_classes: int,
     shots: Sequence[int] = SHOTS,
 ) -> dict[int, float]:
@@ -41,7 +64,9 @@ def first_of_each(labels: np.ndarray, count: int) -> np.ndarray:
     return np.sort(order[np.arange(len(labels)) - starts < count])
 
 
-def fit_ridge(features: np.ndarray, labels: np.ndarray, num_classes: int, l2: float = _L2):
+def fit_ridge(
+    features: np.ndarray, labels: np.ndarray, num_classes: int, l2: float = _L2
+) -> Callable[[np.ndarray], np.ndarray]:
     """The function from features to class ids that ridge regression finds."""
     mean = features.mean(axis=0, dtype=np.float64)
     std = features.std(axis=0, dtype=np.float64) + 1e-5
@@ -59,12 +84,7 @@ def fit_ridge(features: np.ndarray, labels: np.ndarray, num_classes: int, l2: fl
     return lambda queries: (standardised(queries) @ weights).argmax(axis=1)
 
 
-def knn_accuracy(
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
-    num_classes: int,
-    neighbors: int = 10,
-) -> float:
+def knn_accuracy(train: Labelled, test: Labelled, num_classes: int, neighbors: int = 10) -> float:
     """Accuracy of a vote of the nearest training examples by cosine, the nearer counting more."""
     keys, labels = _unit(train[0]), train[1]
     neighbors = min(neighbors, len(keys))

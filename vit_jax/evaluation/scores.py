@@ -1,28 +1,25 @@
-"""Evaluation: sums over batches on the device, and the numbers a person reads from them."""
+"""What an example scores, and what many examples score together."""
 
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from vit_jax.training.losses import LOSSES, targets_of
-
-Sums = dict[str, Array]
-_NAMES = {"top1": "accuracy", "top5": "accuracy_top5", "per_label": "accuracy_per_label"}
+from vit_jax.training.losses import LOSSES, as_targets
 
 
 def score_examples(logits: Array, labels: Array, loss: str) -> dict[str, Array]:
-    """What each example scores, `b` each: its loss, and right or wrong in one sense or another.
+    """Scores of each example, `b` each: its loss, and whether the model was right.
 
     An example of several classes (labels `b k`) is right at top-1 if the best guess is one of them;
     `per_label` is the share of the yes-or-no questions that are answered right.
     """
     num_classes = logits.shape[-1]
-    losses = LOSSES[loss](logits, targets_of(labels, num_classes))
+    losses = LOSSES[loss](logits, as_targets(labels, num_classes))
     if labels.ndim == 1:
         hits = jax.lax.top_k(logits, min(5, num_classes))[1] == labels[:, None]
         return {"loss": losses, "top1": hits[:, 0], "top5": hits.any(axis=-1)}
@@ -34,51 +31,58 @@ def score_examples(logits: Array, labels: Array, loss: str) -> dict[str, Array]:
     }
 
 
-def make_eval_step(model: nn.Module, loss: str) -> Callable[[Any, Mapping[str, Array]], Sums]:
-    """(params, batch) to sums over the batch's real examples, per class where it makes sense."""
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Means over `count` examples, and over those of each class; None where there are none.
 
-    def eval_step(params: Any, batch: Mapping[str, Array]) -> Sums:
-        logits = model.apply({"params": params}, batch["image"], train=False)
-        labels, mask = batch["label"], batch["mask"]
-        scores = score_examples(logits, labels, loss)
-        weights = targets_of(labels, model.num_classes) * mask[:, None]
+    With one class an image there is a top-5 accuracy, with several an accuracy per label.
+    """
+
+    count: int
+    accuracy: float
+    accuracy_top5: float | None
+    accuracy_per_label: float | None
+    calibration_error: float | None  # needs every example's confidence
+    loss: float
+    class_accuracy: tuple[float | None, ...]
+    class_count: tuple[int, ...]
+
+    @classmethod
+    def from_totals(
+        cls, totals: Mapping[str, Any], *, calibration_error: float | None = None
+    ) -> "Scores":
+        """From sums over examples: `count`, what `score_examples` returns, and for each class
+        `class_count` and `class_correct`, `k` each. They divide in the precision they come in.
+        """
+        count = int(totals["count"])
+        if not count:
+            raise ValueError("There is no example to evaluate on; look at config.pp.test.")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            class_accuracy = totals["class_correct"] / totals["class_count"]
+
+        def mean(name: str) -> float | None:
+            return float(totals[name] / count) if name in totals else None
+
+        return cls(
+            count=count,
+            accuracy=float(totals["top1"] / count),
+            accuracy_top5=mean("top5"),
+            accuracy_per_label=mean("per_label"),
+            calibration_error=calibration_error,
+            loss=float(totals["loss"] / count),
+            class_accuracy=tuple(None if np.isnan(x) else float(x) for x in class_accuracy),
+            class_count=tuple(int(n) for n in totals["class_count"]),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """The single numbers, by the names under which they are logged."""
+        names = ("loss", "accuracy_per_label", "accuracy", "accuracy_top5", "calibration_error")
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def to_json(self) -> dict[str, Any]:
         return {
-            **{name: jnp.where(mask, value, 0).sum() for name, value in scores.items()},
-            "count": mask.sum(),
-            "class_count": weights.sum(axis=0),
-            "class_correct": (weights * scores["top1"][:, None]).sum(axis=0),
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self).items()
+            if value is not None
         }
-
-    return eval_step
-
-
-def evaluate(
-    eval_step: Callable[[Any, Mapping[str, Array]], Sums],
-    params: Any,
-    batches: Iterable[Mapping[str, Array]],
-) -> dict[str, Any]:
-    """Accuracy, top-5, mean loss over every example, and accuracy per class (a list)."""
-    total: dict[str, Any] = {}
-    for batch in batches:
-        for name, value in jax.device_get(eval_step(params, batch)).items():
-            total[name] = total.get(name, 0) + np.asarray(value, np.float64)
-    count = total.pop("count")
-    if not count:
-        raise ValueError("There is no example to evaluate on; look at config.pp.test.")
-    class_count, class_correct = total.pop("class_count"), total.pop("class_correct")
-    result = {_NAMES.get(name, name): float(value / count) for name, value in total.items()}
-    with np.errstate(invalid="ignore", divide="ignore"):
-        per_class = class_correct / class_count
-    return {
-        **result,
-        "count": int(count),
-        "class_accuracy": [None if np.isnan(x) else float(x) for x in per_class],
-        "class_count": [int(n) for n in class_count],
-    }
-
-
-def calibration_error(confidence: np.ndarray, correct: np.ndarray, num_bins: int = 15) -> float:
-    """How far confidence is from accuracy, on average (ECE, Guo et al. 2017; equal bins)."""
-    bins = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
-    gaps = np.bincount(bins, weights=confidence - correct, minlength=num_bins)
-    return float(np.abs(gaps).sum() / len(confidence))

@@ -47,23 +47,16 @@ class RunCheckpoints:
     def best_step(self) -> int | None:
         return self._manager.best_step()
 
-    def save(
-        self,
-        step: int,
-        state: TrainState,
-        *,
-        card: Card,
-        metrics: Mapping[str, float] | None = None,
-    ) -> None:
-        """Starts saving and returns; `metrics`, where there are any, decide which step is best."""
+    def save(self, step: int, state: TrainState, *, card: Card) -> None:
+        """Starts saving and returns. The card's metrics, if it has any, decide which is best."""
         if step == self.latest_step:
             return
         self._manager.save(
             step,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state), card=ocp.args.JsonSave(card)
+                state=ocp.args.StandardSave(state), card=ocp.args.JsonSave(card.to_json())
             ),
-            metrics=dict(metrics) if metrics else None,
+            metrics=dict(card.metrics) or None,
         )
 
     def restore(self, abstract_state: TrainState) -> TrainState:

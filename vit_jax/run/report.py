@@ -1,6 +1,6 @@
 """What a person sees of a run: lines, a live bar, metrics.jsonl, TensorBoard, curves.png.
 
-On a terminal a bar moves; elsewhere each report is a line. Everything said is in train.log too.
+On a terminal a bar moves; elsewhere each report is a line. train.log has all of the lines.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import tensorboardX
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from vit_jax.atomic import replacing
+from vit_jax.evaluation.scores import Scores
 from vit_jax.run.curves import draw_curves
 
 log = logging.getLogger("vit_jax")
@@ -28,23 +30,21 @@ _CURVES_EVERY = 20.0  # seconds between redraws
 class Report:
     """Numbers go through `scalars`, sentences through `log`."""
 
-    def __init__(
-        self, directory: Path, config: ml_collections.ConfigDict, *, start_step: int, batch: int
-    ):
-        self._directory, self._config, self._batch = directory, config, batch
+    def __init__(self, directory: Path, config: ml_collections.ConfigDict, *, start_step: int):
+        self._directory, self._batch = directory, config.batch
+        self._total_steps = config.total_steps
         self._file = directory / "metrics.jsonl"
         self._rows = _keep_until(self._file, start_step)
         self._events = tensorboardX.SummaryWriter(str(directory), purge_step=start_step + 1)
         self._wandb = _start_wandb(config, directory)
         self._last = (start_step, time.monotonic())
         self._drawn = -math.inf
-        console = Console(stderr=True)
-        self._bar = None
+        self._bar, console = None, Console(stderr=True)
         if console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
             self._task = self._bar.add_task(
-                "training", total=config.total_steps, completed=start_step
+                "training", total=self._total_steps, completed=start_step
             )
             self._bar.start()
 
@@ -53,7 +53,7 @@ class Report:
         now = time.monotonic()
         self._last = (step, now)
         rate = self._batch * (step - before) / max(now - then, 1e-9)
-        left = (self._config.total_steps - step) * self._batch / max(rate, 1e-9)
+        left = (self._total_steps - step) * self._batch / max(rate, 1e-9)
         self.scalars(step, {**metrics, "images_per_second": rate}, prefix="train")
         line = (
             f"loss {metrics['loss']:.4f}  lr {metrics['learning_rate']:.2e}  {rate:,.0f} img/s  "
@@ -61,18 +61,16 @@ class Report:
         )
         if self._bar:
             self._bar.update(self._task, completed=step, description=line)
-        _say(logging.INFO, f"step {step:,}/{self._config.total_steps:,}  {line}", bar=self._bar)
+        whole = f"step {step:,}/{self._total_steps:,}  {line}"
+        log.info("%s", whole, extra={"only_in_file": bool(self._bar)})
 
-    def evaluation(self, step: int, results: Mapping[str, Any], prefix: str = "test") -> None:
-        scalars = {k: v for k, v in results.items() if isinstance(v, float)}
-        self.scalars(step, scalars, prefix=prefix)
+    def evaluation(self, step: int, scores: Scores, prefix: str = "test") -> None:
+        self.scalars(step, scores.metrics(), prefix=prefix)
         shown = "  ".join(
             f"{name} {100 * value:.2f} %" if name.startswith("accuracy") else f"{name} {value:.4f}"
-            for name, value in scalars.items()
+            for name, value in scores.metrics().items()
         )
-        log.info(
-            "step %s  %s of %s examples: %s", f"{step:,}", prefix, f"{results['count']:,}", shown
-        )
+        log.info("step %s  %s of %s examples: %s", f"{step:,}", prefix, f"{scores.count:,}", shown)
         if time.monotonic() - self._drawn > _CURVES_EVERY:
             self.draw()
 
@@ -107,23 +105,15 @@ class Report:
         if self._wandb:
             self._wandb.finish()
 
+    def __enter__(self) -> "Report":
+        return self
 
-def class_table(results: Mapping[str, Any], class_names: Sequence[str], most: int = 20) -> str:
-    """Accuracy of each class as lines; the worst ones where there are many."""
-    rows = sorted(
-        (accuracy, name, count)
-        for accuracy, name, count in zip(
-            results["class_accuracy"], class_names, results["class_count"], strict=True
-        )
-        if accuracy is not None
-    )
-    title = f"the {most} worst of {len(rows)} classes" if len(rows) > most else "classes"
-    width = max((len(name) for _, name, _ in rows[:most]), default=0)
-    lines = [f"  {name:<{width}}  {100 * acc:6.2f} % of {n:,}" for acc, name, n in rows[:most]]
-    return "\n".join([f"Accuracy of {title}:", *lines])
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def duration(seconds: float) -> str:
+    """1h02m, 3m04s or 5s."""
     seconds = round(seconds)
     hours, minutes = seconds // 3600, seconds % 3600 // 60
     if hours:
@@ -133,9 +123,9 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Sentences of the package on standard error and, with the time, in a file.
+    """Logs the package's messages to standard error and, with the time, to a file.
 
-    Of several processes the first one speaks, and the others only warn.
+    Of several processes only the first shows all of them; the others show warnings.
     """
     root = logging.getLogger("vit_jax")
     level, propagate = root.level, root.propagate
@@ -159,19 +149,16 @@ def logging_to(path: Path) -> Iterator[None]:
         root.propagate = propagate
 
 
-def _say(level: int, message: str, *, bar: Any) -> None:
-    log.log(level, message, extra={"only_in_file": bool(bar)})
-
-
 def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
-    """The rows of a run up to a step; later ones are of steps that will be taken again."""
-    rows = []
+    """The rows of a run up to a step, in the file too; later steps will be taken again."""
+    rows: list[dict[str, Any]] = []
     if path.exists():
         for line in path.read_text().splitlines():
             with contextlib.suppress(ValueError):  # a line cut short by a crash
                 rows.append(json.loads(line))
         rows = [row for row in rows if row["step"] <= step]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with replacing(path) as partial:
+        partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return rows
 
 
@@ -179,7 +166,7 @@ def _start_wandb(config: ml_collections.ConfigDict, directory: Path) -> Any:
     if not config.wandb_project or jax.process_index() > 0:
         return None
     try:
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports] (optional)
     except ImportError as e:
         raise ValueError(
             f"config.wandb_project={config.wandb_project!r} needs the package wandb: "

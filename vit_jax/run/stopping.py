@@ -1,10 +1,11 @@
-"""Reasons to stop before the last step: a signal, or a loss that is no number."""
+"""Reasons to stop before the last step: a signal, or a loss that is not finite."""
 
 import contextlib
 import math
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 from jax import Array
@@ -18,7 +19,7 @@ class StopRequest:
     requested = False
 
     def at(self, step: int) -> bool:
-        """Whether to stop after this step; with several processes JAX answers in its place."""
+        """Whether to stop after this step. With several processes it is JAX that decides."""
         del step
         return self.requested
 
@@ -31,9 +32,9 @@ def stop_on_signals() -> Iterator[StopRequest]:
     call, and Python's buffered streams refuse to be entered twice.
     """
     request = StopRequest()
-    previous = {}
+    previous: dict[int, Any] = {}
 
-    def ask(number, _):
+    def ask(number: int, _: Any) -> None:
         request.requested = True
         name = signal.Signals(number).name
         os.write(2, f"Got {name}: saving, then stopping. Once more stops at once.\n".encode())
@@ -44,7 +45,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
         for number in (signal.SIGTERM, signal.SIGINT):
             previous[number] = signal.signal(number, ask)
     except ValueError:
-        pass  # not the main thread: whoever runs us there has the signals
+        pass  # not the main thread, so the signals are for whoever started this one
     try:
         yield request
     finally:
@@ -53,9 +54,9 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 
 class LossWatch:
-    """Holds each step's metrics, still on the device, until somebody looks at them."""
+    """Holds each step's metrics, still on the device, until they are checked."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._pending: list[tuple[int, Mapping[str, Array]]] = []
         self.last_finite: tuple[int, dict[str, float]] | None = None
 
@@ -63,7 +64,7 @@ class LossWatch:
         self._pending.append((step, metrics))
 
     def check(self, latest_checkpoint: int | None) -> dict[str, float] | None:
-        """The newest metrics; an error at the first step whose loss or gradient is no number."""
+        """The newest metrics; raises at the first step whose loss or gradient is not finite."""
         pending, self._pending = self._pending, []
         for step, metrics in jax.device_get(pending):
             metrics = {name: float(value) for name, value in metrics.items()}
@@ -72,12 +73,14 @@ class LossWatch:
             self.last_finite = (step, metrics)
         return self.last_finite[1] if self.last_finite else None
 
-    def _message(self, step, metrics, latest_checkpoint):
+    def _message(
+        self, step: int, metrics: Mapping[str, float], latest_checkpoint: int | None
+    ) -> str:
         bad = ", ".join(f"{n} {v}" for n, v in metrics.items() if not math.isfinite(v))
         before = "nothing before it was finite"
         if self.last_finite:
-            told = ", ".join(f"{n} {v:.4g}" for n, v in self.last_finite[1].items())
-            before = f"step {self.last_finite[0]} still had {told}"
+            finite = ", ".join(f"{n} {v:.4g}" for n, v in self.last_finite[1].items())
+            before = f"step {self.last_finite[0]} still had {finite}"
         back = "There is no checkpoint yet."
         if latest_checkpoint is not None:
             back = f"The last good checkpoint is step {latest_checkpoint}."

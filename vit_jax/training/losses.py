@@ -1,8 +1,10 @@
-"""Losses: logits and targets of `b k` to one number an example, `b`.
+"""Losses: from logits and targets, `b k` each, to one number per example, `b`.
 
-Targets are probabilities (softmax) or zeros and ones (sigmoid), so that mixed and smoothed labels
-need nothing of their own.
+Targets are probabilities (softmax) or zeros and ones (sigmoid), so mixed and smoothed labels are
+nothing special.
 """
+
+from collections.abc import Callable
 
 import jax
 import optax
@@ -19,10 +21,10 @@ def sigmoid(logits: Array, targets: Array) -> Array:
     return optax.sigmoid_binary_cross_entropy(logits, targets).sum(axis=-1)
 
 
-LOSSES = {"softmax": softmax, "sigmoid": sigmoid}
+LOSSES: dict[str, Callable[[Array, Array], Array]] = {"softmax": softmax, "sigmoid": sigmoid}
 
 
-def targets_of(labels: Array, num_classes: int, smoothing: float = 0.0) -> Array:
-    """Class ids `b`, or zeros and ones `b k` as they are, as targets `b k`."""
+def as_targets(labels: Array, num_classes: int, smoothing: float = 0.0) -> Array:
+    """Targets `b k`, from class ids `b` or from zeros and ones `b k`."""
     targets = jax.nn.one_hot(labels, num_classes) if labels.ndim == 1 else labels
     return targets * (1 - smoothing) + smoothing / num_classes

@@ -1,7 +1,7 @@
 """MixUp (Zhang et al. 2018) and CutMix (Yun et al. 2019), on the device, for a whole batch at once.
 
-Each example is mixed with the batch in reverse, so that no example is paired with itself (in an
-even batch) and no permutation has to be drawn.
+The partner of an example is the one at its place in the reversed batch: in an even batch none is
+its own partner, and no permutation has to be drawn.
 """
 
 import jax
@@ -12,10 +12,10 @@ from jax import Array
 def mix(
     key: Array, images: Array, targets: Array, *, mixup: float, cutmix: float
 ) -> tuple[Array, Array]:
-    """Mixes images `b h w c` and targets `b k` by one share for the batch.
+    """Mixes images `b h w c` and targets `b k`, with one share for the whole batch.
 
-    `mixup` and `cutmix` are the parameters of their Beta distributions; where both are on, each
-    batch gets one or the other.
+    `mixup` and `cutmix` are the parameters of their Beta distributions, 0 for off; with both on,
+    each batch gets one or the other.
     """
     if not mixup and not cutmix:
         return images, targets
@@ -31,13 +31,15 @@ def mix(
     return _cutmix(draw, place, images, targets, cutmix)
 
 
-def _mixup(key, images, targets, alpha):
+def _mixup(key: Array, images: Array, targets: Array, alpha: float) -> tuple[Array, Array]:
     share = jax.random.beta(key, alpha, alpha)
     return _blend(images, share.astype(images.dtype)), _blend(targets, share)
 
 
-def _cutmix(draw, place, images, targets, alpha):
-    """Pastes a rectangle of the partner; targets follow its real area, cut at the border."""
+def _cutmix(
+    draw: Array, place: Array, images: Array, targets: Array, alpha: float
+) -> tuple[Array, Array]:
+    """Pastes a rectangle of the partner; targets follow its area inside the image."""
     _, h, w, _ = images.shape
     side = jnp.sqrt(1 - jax.random.beta(draw, alpha, alpha))
     centre = jax.random.uniform(place, (2,)) * jnp.array([h, w])
@@ -51,5 +53,5 @@ def _cutmix(draw, place, images, targets, alpha):
     return images, _blend(targets, 1 - pasted.mean())
 
 
-def _blend(x, share):
+def _blend(x: Array, share: Array) -> Array:
     return share * x + (1 - share) * x[::-1]

@@ -1,33 +1,37 @@
 """Schedules, masks, and the optax chain that a config describes."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import optax
+from jax import Array
+from jax.typing import ArrayLike
 
-# Parameters that weight decay leaves alone: biases, norms, and what is not a map between features.
+# What weight decay leaves alone: biases, norms, and all that is not a map between features.
 _UNDECAYED = re.compile(
     r".*/(bias|scale)|cls|dist|.*pos_embedding(_[xy])?|.*/(registers|probe)"
     r"|.*relative_position_bias/.*"
 )
+Params = Any  # a nested dict; of arrays, shapes, or whatever stands for them
 DECAY_TYPES = ("cosine", "linear", "rsqrt", "constant")
 
 
 def create_learning_rate_schedule(
     total_steps: int, base: float, decay_type: str, warmup_steps: int, linear_end: float = 1e-5
 ) -> optax.Schedule:
-    """The reference's schedules, and two more: a linear warm-up times a decay.
+    """A linear warm-up times a decay: the reference's two kinds, and two more.
 
-    `cosine` ends at 0, `linear` at `linear_end`; `rsqrt` falls with the root of the step from the
-    end of the warm-up on (Zhai et al. 2022), `constant` does not fall.
+    `cosine` ends at 0, `linear` at `linear_end`; `rsqrt` falls with the root of the step after the
+    warm-up (Zhai et al. 2022); `constant` does not fall.
     """
     if decay_type not in DECAY_TYPES:
         raise ValueError(f"No decay_type {decay_type!r}; choose {', '.join(DECAY_TYPES)}.")
-    jnp = jax.numpy
 
-    def schedule(step):
+    def schedule(step: ArrayLike) -> Array:
         progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
         progress = jnp.clip(progress, 0.0, 1.0)
         if decay_type == "cosine":
@@ -46,7 +50,7 @@ def create_learning_rate_schedule(
     return schedule
 
 
-def schedule_of(config: ml_collections.ConfigDict) -> optax.Schedule:
+def learning_rate_schedule(config: ml_collections.ConfigDict) -> optax.Schedule:
     return create_learning_rate_schedule(
         config.total_steps,
         config.base_lr,
@@ -56,8 +60,10 @@ def schedule_of(config: ml_collections.ConfigDict) -> optax.Schedule:
     )
 
 
-def make_optimizer(config: ml_collections.ConfigDict, params: Any) -> optax.GradientTransformation:
-    """Clip, momentum, decoupled weight decay, layer-wise and global learning rate, frozen parts."""
+def make_optimizer(
+    config: ml_collections.ConfigDict, params: Params
+) -> optax.GradientTransformation:
+    """Clip, momentum, decoupled weight decay, learning rate by layer and by step, frozen parts."""
     if config.optimizer not in OPTIMIZERS:
         known = ", ".join(OPTIMIZERS)
         raise ValueError(f"No optimizer {config.optimizer!r}; choose {known}.")
@@ -67,7 +73,7 @@ def make_optimizer(config: ml_collections.ConfigDict, params: Any) -> optax.Grad
         chain.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask(params)))
     if config.layer_decay != 1.0:
         chain.append(_scale_by_layer(params, config.layer_decay))
-    chain.append(optax.scale_by_learning_rate(schedule_of(config)))
+    chain.append(optax.scale_by_learning_rate(learning_rate_schedule(config)))
     optimizer = optax.chain(*chain)
     if config.trainable == ".*":
         return optimizer
@@ -89,18 +95,18 @@ OPTIMIZERS = {
 }
 
 
-def decay_mask(params: Any) -> Any:
+def decay_mask(params: Params) -> Params:
     """True for what weight decay shrinks: kernels, and nothing else."""
-    return _by_name(params, lambda name: not _UNDECAYED.fullmatch(name))
+    return _map_named(lambda name, _: not _UNDECAYED.fullmatch(name), params)
 
 
-def trainable_mask(params: Any, pattern: str) -> Any:
-    """True for parameters whose name the pattern matches somewhere; some must be, and not none."""
+def trainable_mask(params: Params, pattern: str) -> Params:
+    """True where the pattern matches part of a parameter's name; raises if it matches nothing."""
     try:
         compiled = re.compile(pattern)
     except re.error as e:
         raise ValueError(f"config.trainable={pattern!r} is not a regular expression: {e}.") from e
-    mask = _by_name(params, lambda name: bool(compiled.search(name)))
+    mask = _map_named(lambda name, _: bool(compiled.search(name)), params)
     if not any(jax.tree.leaves(mask)):
         modules = ", ".join(sorted(params))
         raise ValueError(
@@ -109,7 +115,7 @@ def trainable_mask(params: Any, pattern: str) -> Any:
     return mask
 
 
-def layer_of(name: str, depth: int) -> int:
+def layer_index(name: str, depth: int) -> int:
     """How far from the input: 0 for the embedding, i + 1 for block i, depth + 1 for the head."""
     if match := re.match(r"Transformer/encoderblock_(\d+)/|MixerBlock_(\d+)/", name):
         return int(match[1] or match[2]) + 1
@@ -120,28 +126,33 @@ def layer_of(name: str, depth: int) -> int:
     return depth + 1
 
 
-def layer_scales(params: Any, decay: float) -> Any:
+def layer_scales(params: Params, decay: float) -> Params:
     """decay ** (layers above), so that the head learns at the full rate."""
-    names = jax.tree.leaves(_by_name(params, lambda name: name))
+    names = jax.tree.leaves(_map_named(lambda name, _: name, params))
     if any("encoderblock/" in name for name in names):
         raise ValueError(
             "layer_decay needs blocks with names of their own; it does not go with model.scan."
         )
-    depth = max(layer_of(name, -1) for name in names)
-    return _by_name(params, lambda name: decay ** (depth + 1 - layer_of(name, depth)))
+    depth = max(layer_index(name, -1) for name in names)
+    return _map_named(lambda name, _: decay ** (depth + 1 - layer_index(name, depth)), params)
 
 
-def _scale_by_layer(params: Any, decay: float) -> optax.GradientTransformation:
-    scales = layer_scales(params, decay)
+def _scale_by_layer(params: Params, decay: float) -> optax.GradientTransformation:
+    scales: dict[str, float] = {}
+    _map_named(scales.__setitem__, layer_scales(params, decay))
 
-    def update(updates, state, params=None):
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
         del params
-        return jax.tree.map(lambda u, s: u * s, updates, scales), state
+        # By name, because optax.partition leaves the frozen parameters out of `updates`.
+        return _map_named(lambda name, value: value * scales[name], updates), state
 
-    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def _by_name(params: Any, function) -> Any:
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: function("/".join(str(key.key) for key in path)), params
+def _map_named(function: Callable[[str, Any], Any], tree: Any) -> Any:
+    """`function` of each leaf's name and value, in place of the leaf."""
+    return jax.tree.map_with_path(
+        lambda path, leaf: function("/".join(str(key.key) for key in path), leaf), tree
     )

@@ -11,34 +11,35 @@ import optax
 from jax import Array
 
 from vit_jax.models.sharding import BATCH, constrain
-from vit_jax.training.losses import LOSSES, targets_of
+from vit_jax.training.losses import LOSSES, as_targets
 from vit_jax.training.mixing import mix
-from vit_jax.training.optim import schedule_of
+from vit_jax.training.optim import learning_rate_schedule
 from vit_jax.training.state import TrainState
 
 Batch = Mapping[str, Array]
 Metrics = dict[str, Array]
+Params = Any  # a nested dict of arrays
 
 
 def make_train_step(
     config: ml_collections.ConfigDict, model: nn.Module, optimizer: optax.GradientTransformation
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """The step that a config describes. All randomness is a function of (seed, step)."""
-    loss_of, schedule = LOSSES[config.loss], schedule_of(config)
+    loss_function, schedule = LOSSES[config.loss], learning_rate_schedule(config)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_key, dropout_key = jax.random.split(
             jax.random.fold_in(jax.random.key(config.seed), state.step)
         )
-        targets = targets_of(batch["label"], model.num_classes, config.label_smoothing)
+        targets = as_targets(batch["label"], model.num_classes, config.label_smoothing)
         images, targets = mix(
             mix_key, batch["image"], targets, mixup=config.mixup, cutmix=config.cutmix
         )
 
-        def loss_fn(params, images, targets, key):
+        def loss_fn(params: Params, images: Array, targets: Array, key: Array) -> Array:
             rngs = {"dropout": key}
-            logits = model.apply({"params": params}, images, train=True, rngs=rngs)
-            return loss_of(logits, targets).mean()
+            logits: Any = model.apply({"params": params}, images, train=True, rngs=rngs)
+            return loss_function(logits, targets).mean()
 
         loss, grads = accumulate_gradient(
             jax.value_and_grad(loss_fn),
@@ -56,7 +57,7 @@ def make_train_step(
         metrics = {
             "loss": loss,
             "grad_norm": optax.tree.norm(grads),
-            "learning_rate": schedule(state.step),
+            "learning_rate": jnp.asarray(schedule(state.step)),
         }
         return TrainState(state.step + 1, params, opt_state, ema), metrics
 
@@ -64,19 +65,19 @@ def make_train_step(
 
 
 def accumulate_gradient(
-    loss_and_grad_fn: Callable[..., tuple[Array, Any]],
-    params: Any,
+    loss_and_grad_fn: Callable[..., tuple[Array, Params]],
+    params: Params,
     images: Array,
     labels: Array,
     accum_steps: int,
     *,
     key: Array,
-) -> tuple[Array, Any]:
+) -> tuple[Array, Params]:
     """Loss and gradient of the batch, computed in `accum_steps` equal parts to save memory.
 
-    The mean over parts is the mean over the batch. Each part drops out by a key of its own. A part
-    takes every `accum_steps`-th example, so that over several devices each gives its share to every
-    part and no example moves.
+    The mean over the parts is the mean over the batch. Each part has a dropout key of its own. A
+    part takes every `accum_steps`-th example, so that each of several devices has its share of
+    every part and no example moves.
     """
     if accum_steps <= 1:
         return loss_and_grad_fn(params, images, labels, key)
@@ -91,7 +92,7 @@ def accumulate_gradient(
         for x in (images, labels)
     ]
 
-    def add(total, part):
+    def add(total: Any, part: Any) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, total, loss_and_grad_fn(params, *part)), None
 
     zeros = jax.tree.map(
