@@ -21,7 +21,7 @@ import ml_collections
 from etils import epath
 
 from vit_jax.atomic import is_remote, replacing
-from vit_jax.config import MAY_CHANGE
+from vit_jax.config import MAY_CHANGE, OPTIONS
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,12 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
         workdir.sync()
 
 
+def has_checkpoint(path: epath.PathLike) -> bool:
+    """Whether the run in a directory has a checkpoint to go on from."""
+    folder = _absolute(path) / CHECKPOINTS
+    return folder.is_dir() and any(child.name.isdigit() for child in folder.iterdir())
+
+
 def stored_config(path: epath.PathLike) -> dict[str, Any] | None:
     """The configuration of the run in a directory, by dotted names; None if there is no run."""
     file = _absolute(path) / _CONFIG
@@ -102,7 +108,7 @@ def flat_config(config: ml_collections.ConfigDict) -> dict[str, Any]:
         if isinstance(value, ml_collections.ConfigDict):
             flat |= {f"{name}.{inner}": v for inner, v in flat_config(value).items()}
         else:
-            flat[name] = list(value) if isinstance(value, tuple) else value
+            flat[name] = _plain(value)
     return flat
 
 
@@ -182,11 +188,17 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _check_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
-    """Logs what differs from the stored configuration; refuses what would make another run."""
-    if (old := stored_config(path)) is None:
+    """Logs what differs from the stored configuration; refuses what would make another run.
+
+    Only options that exist are compared. One that is not stored, because the version that ran had
+    no such option yet, was at today's default.
+    """
+    if (stored := stored_config(path)) is None:
         return
+    old = {name: option.default for name, option in OPTIONS.items()} | stored
     new = flat_config(config)
-    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    known = {*OPTIONS, *(name for name in {*old, *new} if name.startswith("model."))}
+    changed = [name for name in sorted(known) if _plain(old.get(name)) != _plain(new.get(name))]
     for name in changed:
         log.info("config.%s was %r and is now %r.", name, old.get(name), new.get(name))
     if refused := [name for name in changed if name not in MAY_CHANGE]:
@@ -197,3 +209,7 @@ def _check_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
             f"{path} holds another run: {listed}. Start it again as it was, or choose another "
             "--workdir."
         )
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
