@@ -26,9 +26,9 @@ from vit_jax.data.decode import decode
 from vit_jax.data.files import find_images
 from vit_jax.data.images import crop
 from vit_jax.data.transforms import seen_box
-from vit_jax.explanation import page
+from vit_jax.explanation import explain_image, page
 from vit_jax.explanation.figures.primitives import sized_photo
-from vit_jax.explanation.gallery import Exhibit, Gallery, explain_photo
+from vit_jax.explanation.gallery import Exhibit, Gallery
 from vit_jax.labels import find_class
 
 EXIT_SOME_FAILED = 3
@@ -77,22 +77,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explain(classifier: Classifier, path: Path, class_index: int | None) -> Exhibit:
-    """Reads an image file; the picture shows as much of it as the model sees."""
-    data = path.read_bytes()
-    preprocessing = classifier.card.preprocessing
+    """Explains an image file, by default for its likeliest class."""
+    data, preprocessing = path.read_bytes(), classifier.card.preprocessing
+    image, names, probabilities = classifier.transform(data), classifier.class_names, []
+    if names:
+        rows = classifier.predict(image[None]).reshape(-1, len(names))
+        probabilities = rows.mean(0).tolist()  # over tokens, if the model does not pool them
+        if class_index is None:
+            class_index = probabilities.index(max(probabilities))
+    numbers = explain_image(classifier.model, classifier.params, image, class_index)
     pixels = decode(data, channels=preprocessing.channels, exif=preprocessing.exif)
-    image = classifier.transform(data)
-    names = classifier.class_names
-    return explain_photo(
-        classifier.model,
-        classifier.params,
-        image,
-        name=path.name,
-        photo=sized_photo(crop(pixels, seen_box(preprocessing, pixels.shape[:2]))),
-        class_names=names,
-        probabilities=classifier.predict(image[None])[0] if names else None,
-        class_index=class_index,
-    )
+    photo = sized_photo(crop(pixels, seen_box(preprocessing, pixels.shape[:2])))
+    named = list(zip(names, probabilities, strict=True))
+    return Exhibit(path.name, photo, named, class_index, numbers)
 
 
 main = Command("explain", __doc__, add_arguments, run).main

@@ -7,7 +7,7 @@ import pytest
 
 from tests.reference import random_params
 from vit_jax.explanation import explain_image
-from vit_jax.explanation.gallery import missing_pictures
+from vit_jax.explanation.gallery import OF_AN_IMAGE, OF_THE_MODEL, Exhibit, Gallery
 from vit_jax.explanation.numbers.attention import patch_distances
 from vit_jax.models import MlpMixer, VisionTransformer
 
@@ -31,9 +31,21 @@ def vit(num_classes=3, **fields):
     return model, random_params(model, IMAGE[None])
 
 
+def check_drawn_or_explained(model, params, found, *, missing):
+    """Every picture is either drawn, or a sentence says why it is not."""
+    classes = [(str(index), 0.5) for index in range(model.num_classes)]
+    class_index = 0 if classes else None
+    exhibit = Exhibit("photo", np.zeros((16, 24, 3), np.uint8), classes, class_index, found)
+    gallery = Gallery(model, params, GRID, [exhibit])
+    drawn = [name for name, _ in (*gallery.draw_image(0), *gallery.draw_model())]
+    assert set(gallery.missing) == missing
+    assert sorted([*drawn, *missing]) == sorted(OF_AN_IMAGE | OF_THE_MODEL)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_explains_itself(kind):
-    found = explain_image(*vit(**KINDS[kind]), IMAGE, 1)
+    model, params = vit(**KINDS[kind])
+    found = explain_image(model, params, IMAGE, 1)
     assert found.attention_maps.shape == (2, 2, *GRID)
     assert (found.pool_maps is not None) == (kind == "map")
     assert [one.shape for one in found.features] == [(*GRID, 8)] * 2
@@ -44,19 +56,19 @@ def test_every_kind_of_model_explains_itself(kind):
     assert found.rollout.min() >= 0
     assert found.rollout.sum() <= 1 + 1e-5
     assert found.attention_relevance.min() >= 0
+    has_no_embedding = model.position in ("none", "relative")
+    missing = {"position_similarity"} if has_no_embedding else set()
+    check_drawn_or_explained(model, params, found, missing=missing)
 
 
 def test_a_mixer_has_what_needs_no_attention():
     model = MlpMixer({"size": (4, 4)}, 3, 2, 8, 4, 8)
-    found = explain_image(model, random_params(model, IMAGE[None]), IMAGE, 2)
+    params = random_params(model, IMAGE[None])
+    found = explain_image(model, params, IMAGE, 2)
     assert found.attention_maps is found.rollout is found.attention_relevance is None
     assert found.integrated_gradients.shape == GRID
-    assert set(missing_pictures(model, GRID)) == {
-        "attention",
-        "rollout",
-        "attention_distance",
-        "position_similarity",
-    }
+    missing = {"attention", "rollout", "attention_distance", "position_similarity"}
+    check_drawn_or_explained(model, params, found, missing=missing)
 
 
 def test_a_model_without_a_head_has_no_relevance():
@@ -64,7 +76,7 @@ def test_a_model_without_a_head_has_no_relevance():
     found = explain_image(model, params, IMAGE, None)
     assert found.rollout is not None
     assert found.attention_relevance is found.integrated_gradients is None
-    assert set(missing_pictures(model, GRID)) == {"relevance"}
+    check_drawn_or_explained(model, params, found, missing={"relevance"})
 
 
 def test_a_model_whose_attention_is_uniform_looks_everywhere():

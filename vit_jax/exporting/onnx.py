@@ -13,11 +13,9 @@ TOLERANCE = 1e-4  # of the scores, as onnxruntime computes them
 
 
 def check_installed() -> None:
-    for name in ("jax2onnx", "onnxruntime"):
-        if importlib.util.find_spec(name) is None:
-            raise ValueError(
-                f"--onnx needs {name}, which is not installed: pip install 'vit_jax[onnx]'."
-            )
+    missing = [name for name in ("jax2onnx", "onnxruntime") if not importlib.util.find_spec(name)]
+    if missing:
+        raise ValueError(f"--onnx needs {' and '.join(missing)}: pip install 'vit_jax[onnx]'.")
 
 
 def write(function: Callable[[Array], Array], shape: tuple[int, ...], path: os.PathLike) -> None:

@@ -114,6 +114,5 @@ def as_rgb(components: np.ndarray) -> np.ndarray:  # (…, 3) in 0…1 -> sRGB i
     lightness = _DARKEST + (_LIGHTEST - _DARKEST) * components[..., 0]
     yellow, red = (_CHROMA * (2 * components[..., i] - 1) for i in (1, 2))
     lab = np.stack([lightness, red, yellow], axis=-1)
-    linear = (lab @ _LAB_TO_LMS.T) ** 3 @ _LMS_TO_RGB.T
-    linear = linear.clip(0, 1)
+    linear = ((lab @ _LAB_TO_LMS.T) ** 3 @ _LMS_TO_RGB.T).clip(0, 1)
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)

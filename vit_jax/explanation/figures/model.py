@@ -76,6 +76,5 @@ def draw_filters(components: np.ndarray, explained: np.ndarray, name: str) -> Fi
         axes.imshow(color, interpolation="nearest")
         place = {"transform": axes.transAxes, "ha": "center", "va": "top"}
         axes.text(0.5, -0.04, f"{share:.1%}", fontsize=8, **place)
-    title = f"First {count} principal components of the {name}"
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(f"First {count} principal components of the {name}", fontsize=11)
     return figure

@@ -87,12 +87,8 @@ def show_heat(
     mixed = mixed + (gray * (1 - opacity))[:, :, None]
     axes.imshow(mixed.clip(0, 1), extent=_extent(photo))
     _bare(axes, title)
-    label = (
-        "against the class         for it"
-        if signed
-        else f"1: the strongest {_STRONGEST} % of patches"
-    )
-    add_scale(figure, color, axes, label)
+    strongest = f"1: the strongest {_STRONGEST} % of patches"
+    add_scale(figure, color, axes, "against the class         for it" if signed else strongest)
 
 
 def enlarged(values: np.ndarray, photo: np.ndarray) -> np.ndarray:
