@@ -31,7 +31,7 @@ class Exhibit(NamedTuple):
 
     name: str
     photo: np.ndarray  # what the model sees of the image, 8-bit h w 3, at any resolution
-    probabilities: Sequence[tuple[str, float]]  # and names, of all classes; none without a head
+    probabilities: Sequence[tuple[str, float]]  # class name and probability; empty without a head
     class_index: int | None  # the class whose relevance is shown
     numbers: ImageExplanation
 
