@@ -32,9 +32,9 @@ NAMES = {"npz": "model.npz", "timm": "model.safetensors", "hf": "hf"}
 def make_source(model_name: str, path: Path) -> int:
     """A random model as an official .npz; returns the size of its weights in bytes."""
     config = models.model_config(model_name).to_dict()
-    card = checkpoint.make_card(model=config, num_classes=1000, grid=(14, 14), source="random")
-    model = checkpoint.model_from_card(card)
-    image = jax.ShapeDtypeStruct((1, *card["image_size"], 3), np.float32)
+    model = models.build_model(config, 1000)
+    card = checkpoint.Card(model, (14, 14), source="random")
+    image = jax.ShapeDtypeStruct((1, *card.image_size, 3), np.float32)
     shapes = jax.eval_shape(lambda x: model.init(jax.random.key(0), x)["params"], image)
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)

@@ -21,6 +21,7 @@ from PIL import Image
 
 from benchmarks import machine
 from vit_jax import checkpoint, models
+from vit_jax.checkpoint.card import grid_at
 
 TOLERANCE = 1e-4
 SMALL = {
@@ -80,14 +81,8 @@ def photographs(shared: Path) -> np.ndarray:
 
 
 def random_model(fields, num_classes, images):
-    config = {**SMALL, **fields}
-    card = checkpoint.make_card(
-        model=config,
-        num_classes=num_classes,
-        grid=_grid(config, images.shape[1:3]),
-        source="random",
-    )
-    model = checkpoint.model_from_card(card)
+    model = models.build_model({**SMALL, **fields}, num_classes)
+    card = checkpoint.Card(model, grid_at(images.shape[1:3], model), source="random")
     shapes = jax.eval_shape(
         lambda x: model.init(jax.random.key(0), x, train=False)["params"], images
     )
@@ -98,12 +93,6 @@ def random_model(fields, num_classes, images):
         for key, leaf in zip(keys, leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, values), card
-
-
-def _grid(config, size):
-    from vit_jax.checkpoint.card import patch_stride
-
-    return [n // s for n, s in zip(size, patch_stride(config), strict=True)]
 
 
 def main() -> None:
@@ -120,7 +109,8 @@ def main() -> None:
         real = args.shared / "real" / "Ti_16-tinyimagenet200.npz"
         for library in ("timm", "hf"):
             checkpoint.convert(real, work / f"{library}-real", to=library)
-        models_ = {"real": checkpoint.load_with_card(real)}
+        with checkpoint.open(real) as found:
+            models_ = {"real": (found.params(), found.card)}
         for name, (fields, num_classes, libraries) in KINDS.items():
             models_[name] = random_model(fields, num_classes, photos)
             for library in libraries:
@@ -132,7 +122,7 @@ def main() -> None:
                 )
         for name, (params, card) in models_.items():
             images[name] = photos if name == "real" else photos[:2]
-            model = checkpoint.model_from_card(card)
+            model = card.model
             ours[name] = np.asarray(jax.jit(model.apply)({"params": params}, images[name]))
         np.savez(work / "images.npz", **images)
         command = [args.peer_python, str(Path(__file__).with_name("peers_load.py")), str(work)]

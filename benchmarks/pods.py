@@ -100,8 +100,8 @@ def run(case: Case, limit: float) -> dict:
 def work(case: Case, seconds: int, send) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     from configs import scratch
-    from vit_jax.parallel.mesh import bytes_per_device, make_layout
-    from vit_jax.planning.topology import compile_step, devices_of
+    from vit_jax.parallel.mesh import bytes_per_device, make_mesh
+    from vit_jax.planning.topology import compile_step, find_devices
     from vit_jax.training.program import Program
 
     config = scratch.get_config(f"{case.model},imagenet2012")
@@ -109,12 +109,12 @@ def work(case: Case, seconds: int, send) -> None:
     config.model.scan = case.scan
     config.model.remat = "full"
     program = Program(config, (224, 224, 3), 1000)
-    devices = devices_of(case.topology)
+    devices = find_devices(case.topology)
     assert len(devices) == case.chips
-    layout = make_layout(case.strategy, 1, program.state_shapes, devices)
-    compiled = compile_step(program, layout)
-    state = bytes_per_device(program.state_shapes, layout)
-    send.send({"mesh": dict(layout.mesh.shape), "state": state, **dataclasses.asdict(compiled)})
+    mesh = make_mesh(case.strategy, 1, program.abstract_state, devices)
+    compiled = compile_step(program, mesh)
+    state = bytes_per_device(mesh, program.abstract_state)
+    send.send({"mesh": dict(mesh.shape), "state": state, **dataclasses.asdict(compiled)})
 
 
 def table(cases: dict) -> str:

@@ -61,10 +61,11 @@ class Classifier:
         return np.stack([self.transform(_raw(image)) for image in _listed(images)])
 
     def predict(self, images: Any, *, batch_size: int = 32) -> np.ndarray:
-        """Probabilities, `b k`: of each class alone where the model was trained on several labels
-        an image, else summing to one.
+        """Probabilities, `b k`: of each class alone where an image may have several,
+        else summing to one.
         """
-        return self._run(functools.partial(_probabilities, self.model, self.card.loss), images, batch_size)
+        function = functools.partial(_probabilities, self.model, self.card.loss)
+        return self._run(function, images, batch_size)
 
     def logits(self, images: Any, *, batch_size: int = 32) -> np.ndarray:
         """The scores before the softmax, `b k`."""

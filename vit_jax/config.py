@@ -51,7 +51,6 @@ DATA = {
     "batch": Option(512, "examples a training step, over all processes"),
     "batch_eval": Option(512, "examples an evaluation step, over all processes"),
     "seed": Option(0, "decides order and augmentation; same seed, same batches"),
-    "shuffle_buffer": Option(50_000, "accepted for old recipes and unneeded: shuffling is global"),
     "prefetch": Option(2, "batches moved to the device ahead of the step that needs them"),
     "reader_threads": Option(0, "threads that decode; 0 is one for each core, 16 at most"),
     "reader_workers": Option(0, "processes that decode, each with reader_threads; 0 is none"),
@@ -64,7 +63,6 @@ TRAINING = {
     "pretrained_dir": Option("", "the reference's way: start from <this>/<model_or_filename>.npz"),
     "model_or_filename": Option("", "with pretrained_dir: a file name; '' is the model's name"),
     "keep_head": Option(False, "keep the checkpoint's head, where its classes are ours"),
-    "trainer": Option("train", "train, or inference_time to measure a model's speed"),
     "total_steps": Option(10_000, "optimizer steps of the whole run"),
     "accum_steps": Option(1, "parts a batch is computed in, one after the other, to save memory"),
     "optimizer": Option("sgd", "sgd, adam, adamw, lion or adafactor"),
@@ -120,7 +118,7 @@ MAY_CHANGE = {
     *RUN,
     *PARALLEL,
     *("tfds_data_dir", "tfds_manual_dir", "batch_eval", "prefetch", "reader_threads"),
-    *("reader_workers", "max_bad_images", "shuffle_buffer"),
+    *("reader_workers", "max_bad_images"),
     *("pretrained", "pretrained_dir", "model_or_filename", "keep_head"),  # read once, at the start
 }
 

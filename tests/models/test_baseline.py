@@ -13,8 +13,8 @@ from tests.reference import random_params
 from vit_jax import models
 from vit_jax.models import cpu, layers
 from vit_jax.models.sharding import BATCH
-from vit_jax.parallel.mesh import make_mesh
-from vit_jax.planning.topology import devices_of
+from vit_jax.parallel.mesh import arrange
+from vit_jax.planning.topology import find_devices
 
 
 def test_plain_linen_vit_is_the_same_function_of_the_same_parameters():
@@ -64,7 +64,7 @@ def test_what_is_written_for_cpus_costs_a_tpu_no_bytes():
 
 def _bytes_on_tpu(model) -> float:
     """What one chip of four reads and writes in a forward pass of its 64 images."""
-    mesh = make_mesh(devices_of("v5e:2x2"), shards=4, tensor=1)
+    mesh = arrange(find_devices("v5e:2x2"), 4, 1)
     sharding = NamedSharding(mesh, PartitionSpec(BATCH))
     images = jax.ShapeDtypeStruct((256, 64, 64, 3), jnp.bfloat16, sharding=sharding)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 64, 64, 3)))["params"]

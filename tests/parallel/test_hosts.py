@@ -15,7 +15,7 @@ from vit_jax import checkpoint
 from vit_jax.parallel import hosts
 
 ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "tests" / "training" / "recipe.py"
+RECIPE = ROOT / "tests" / "run" / "recipe.py"
 OPTIONS = (
     *("--config.total_steps=24", "--config.eval_every=0", "--config.checkpoint_every=0"),
     *("--config.optimizer=sgd", "--config.base_lr=0.1", "--config.optim_dtype=float32"),

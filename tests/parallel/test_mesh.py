@@ -8,7 +8,14 @@ from jax.sharding import PartitionSpec as P
 from tests.parallel.programs import make_program
 from vit_jax import models
 from vit_jax.models.sharding import constrain, target_platform
-from vit_jax.parallel.mesh import bytes_per_device, make_layout, make_mesh, spec_of
+from vit_jax.parallel.mesh import (
+    arrange,
+    bytes_per_device,
+    make_mesh,
+    num_batch_shards,
+    partition_spec,
+    strategy_name,
+)
 from vit_jax.planning import footprint as fit
 
 MESH = {"replica": 1, "data": 8, "tensor": 2}
@@ -34,27 +41,27 @@ BLOCK = "params/Transformer/encoderblock"
     ],
 )  # fmt: skip
 def test_how_fsdp_cuts_an_array(name, shape, expected):
-    assert spec_of(name, shape, MESH) == expected
+    assert partition_spec(name, shape, MESH) == expected
 
 
 def test_auto_is_jit_alone_pmap_for_small_states_and_fsdp_for_large_ones():
-    small = make_program().state_shapes
+    small = make_program().abstract_state
     large = make_program(**{"model.hidden_size": 8192, "model.transformer.mlp_dim": 32768})
-    assert make_layout("auto", 1, small, jax.devices()[:1]).strategy == "jit"
-    assert make_layout("auto", 1, small).strategy == "pmap"
-    assert make_layout("auto", 2, small).strategy == "fsdp"
-    assert make_layout("auto", 1, large.state_shapes).strategy == "fsdp"
+    assert strategy_name(make_mesh("auto", 1, small, jax.devices()[:1])) == "jit"
+    assert strategy_name(make_mesh("auto", 1, small)) == "pmap"
+    assert strategy_name(make_mesh("auto", 2, small)) == "fsdp"
+    assert strategy_name(make_mesh("auto", 1, large.abstract_state)) == "fsdp"
 
 
 def test_fsdp_keeps_copies_where_a_width_does_not_divide_by_all_devices():
     """G/14's width of 1,664 divides by 128 and not by 256; here 84 divides by 4 and not by 8."""
     changes = {"model.hidden_size": 84, "model.transformer.mlp_dim": 300}
-    state = make_program(**changes).state_shapes
-    layout = make_layout("fsdp", 1, state)
-    assert dict(layout.mesh.shape) == {"replica": 2, "data": 4, "tensor": 1}
-    assert layout.batch_shards == 8
-    whole = make_layout("pmap", 1, state)
-    assert bytes_per_device(state, layout) < bytes_per_device(state, whole) / 3
+    state = make_program(**changes).abstract_state
+    mesh = make_mesh("fsdp", 1, state)
+    assert dict(mesh.shape) == {"replica": 2, "data": 4, "tensor": 1}
+    assert num_batch_shards(mesh) == 8
+    copies = make_mesh("pmap", 1, state)
+    assert bytes_per_device(mesh, state) < bytes_per_device(copies, state) / 3
 
 
 def test_a_group_of_shards_never_spans_two_slices():
@@ -63,7 +70,7 @@ def test_a_group_of_shards_never_spans_two_slices():
             self.id, self.process_index, self.slice_index = index, index // 2, index % 2
             self.platform = self.device_kind = "tpu"
 
-    mesh = make_mesh([Device(i) for i in range(8)], 2, 2)
+    mesh = arrange([Device(i) for i in range(8)], 2, 2)
     for group in mesh.devices:
         assert len({device.slice_index for device in group.flat}) == 1
 
@@ -78,7 +85,7 @@ def test_a_group_of_shards_never_spans_two_slices():
 )
 def test_strategies_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        make_layout(*options, make_program().state_shapes)
+        make_mesh(*options, make_program().abstract_state)
 
 
 @pytest.mark.parametrize(
@@ -95,27 +102,27 @@ def test_strategies_that_cannot_be_are_refused(options, message):
 )
 def test_batches_that_do_not_divide_come_with_numbers_that_do(changes, message):
     program = make_program(**changes)
-    layout = make_layout("pmap", 1, program.state_shapes)
+    mesh = make_mesh("pmap", 1, program.abstract_state)
     with pytest.raises(ValueError, match=message):
-        fit.check_batch(program.config, layout)
+        fit.check_batch(program.config, mesh)
 
 
 def test_too_little_memory_comes_with_settings_that_need_less():
     program = make_program(accum_steps=1)
-    layout = make_layout("pmap", 1, program.state_shapes)
-    needed = fit.footprint(program, layout).total
-    fit.check_memory(program, layout, None)
-    fit.check_memory(program, layout, 2 * needed)
+    mesh = make_mesh("pmap", 1, program.abstract_state)
+    needed = fit.footprint(program, mesh).total
+    fit.check_memory(program, mesh, None)
+    fit.check_memory(program, mesh, 2 * needed)
     with pytest.raises(ValueError, match=r"would need about .*--config\.\w+.* would need"):
-        fit.check_memory(program, layout, needed // 2)
+        fit.check_memory(program, mesh, needed // 2)
     with pytest.raises(ValueError, match="more devices or a smaller model"):
-        fit.check_memory(program, layout, 1000)
+        fit.check_memory(program, mesh, 1000)
 
 
 def test_rematerialising_and_parts_take_less_memory_by_the_estimate():
     def activations(**changes):
         program = make_program(accum_steps=1, **changes)
-        return fit.footprint(program, make_layout("pmap", 1, program.state_shapes)).activations
+        return fit.footprint(program, make_mesh("pmap", 1, program.abstract_state)).activations
 
     plain = activations()
     assert activations(**{"model.remat": "full"}) < plain / 2
@@ -124,13 +131,13 @@ def test_rematerialising_and_parts_take_less_memory_by_the_estimate():
 
 def test_every_alternative_is_a_program_that_fits_the_devices():
     program = make_program(accum_steps=1)
-    layout = make_layout("pmap", 1, program.state_shapes)
-    tried = list(fit.alternatives(program, layout))
+    mesh = make_mesh("pmap", 1, program.abstract_state)
+    tried = list(fit.alternatives(program, mesh))
     assert tried
-    for change, changed, its_layout in tried:
-        fit.check_batch(changed.config, its_layout)
-        less = fit.footprint(changed, its_layout).total
-        assert less < fit.footprint(program, layout).total, change
+    for change, changed, its_mesh in tried:
+        fit.check_batch(changed.config, its_mesh)
+        less = fit.footprint(changed, its_mesh).total
+        assert less < fit.footprint(program, mesh).total, change
 
 
 def test_without_a_mesh_constraints_are_not_there():
@@ -150,5 +157,5 @@ def test_the_parameters_of_a_model_do_not_depend_on_a_mesh():
     model = models.get_model("testing", num_classes=3)
     images = jax.ShapeDtypeStruct((1, 32, 32, 3), np.float32)
     alone = jax.eval_shape(model.init, jax.random.key(0), images)
-    with jax.set_mesh(make_mesh(jax.devices(), 8, 1)):
+    with jax.set_mesh(arrange(jax.devices(), 8, 1)):
         assert jax.eval_shape(model.init, jax.random.key(0), images) == alone

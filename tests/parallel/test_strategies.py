@@ -9,25 +9,47 @@ import optax
 import pytest
 
 from tests.parallel.programs import batch_of, make_program
-from vit_jax import models
-from vit_jax.parallel.mesh import make_layout, to_host
-from vit_jax.planning.collectives import collectives_of
+from vit_jax import checkpoint, models
+from vit_jax.parallel.mesh import (
+    batch_sharding,
+    gather_to_host,
+    make_mesh,
+    replicated,
+    state_shardings,
+    with_shardings,
+)
+from vit_jax.planning.collectives import find_collectives
 from vit_jax.run.checkpoints import RunCheckpoints
 
 STEPS = 20
-LAYOUTS = {"jit": ("jit", 1), "pmap": ("pmap", 1), "fsdp": ("fsdp", 1), "tensor": ("fsdp", 2)}
+STRATEGIES = {"jit": ("jit", 1), "pmap": ("pmap", 1), "fsdp": ("fsdp", 1), "tensor": ("fsdp", 2)}
+
+
+def compiled_on(mesh, program):
+    """The first state on a mesh, and the compiled step."""
+    shardings = state_shardings(mesh, program.abstract_state)
+    with jax.set_mesh(mesh):
+        new_state = jax.jit(
+            lambda: program.init_state(program.init_params()), out_shardings=shardings
+        )
+        step = jax.jit(
+            program.train_step,
+            in_shardings=(shardings, batch_sharding(mesh)),
+            out_shardings=(shardings, replicated(mesh)),
+            donate_argnums=0,
+        )
+        return new_state(), step.lower(program.abstract_state, program.abstract_batch).compile()
 
 
 @functools.cache
 def trained(name: str):
     """The state after twenty steps, the losses, and the compiled program's text."""
     program = make_program()
-    layout = make_layout(*LAYOUTS[name], program.state_shapes)
-    state = layout.build(lambda: program.new_state(program.new_params()))
-    compiled = layout.lower(program.step, state, program.batch_shapes).compile()
+    mesh = make_mesh(*STRATEGIES[name], program.abstract_state)
+    state, compiled = compiled_on(mesh, program)
     losses = []
     for step in range(STEPS):
-        batch = jax.device_put(batch_of(step, program.config.batch), layout.batch)
+        batch = jax.device_put(batch_of(step, program.config.batch), batch_sharding(mesh))
         state, metrics = jax.block_until_ready(compiled(state, batch))
         losses.append(float(metrics["loss"]))
     return state, losses, compiled.as_text()
@@ -40,7 +62,7 @@ def test_strategies_equal_one_device_after_twenty_steps(name):
     assert losses_alone[-1] < losses_alone[0]
     np.testing.assert_allclose(losses, losses_alone, atol=1e-5, rtol=0)
     close = functools.partial(np.testing.assert_allclose, atol=1e-5, rtol=0)
-    jax.tree.map(close, to_host(state), to_host(alone))
+    jax.tree.map(close, gather_to_host(state), gather_to_host(alone))
 
 
 def test_pmap_equals_jax_pmap_with_a_mean_of_the_gradients():
@@ -49,11 +71,10 @@ def test_pmap_equals_jax_pmap_with_a_mean_of_the_gradients():
     changes |= {"model.transformer.stochastic_depth_rate": 0.0, "grad_norm_clip": 0.0}
     changes |= {"model.transformer.num_layers": 1}
     program = make_program(**changes)
-    layout = make_layout("pmap", 1, program.state_shapes)
-    state = layout.build(lambda: program.new_state(program.new_params()))
+    mesh = make_mesh("pmap", 1, program.abstract_state)
+    state, step_fn = compiled_on(mesh, program)
     copies = functools.partial(jax.tree.map, lambda x: jnp.broadcast_to(x, (8, *x.shape)))
-    params = copies(program.new_params())
-    step_fn = layout.compile(program.step, state, program.batch_shapes)
+    params = copies(program.init_params())
 
     @functools.partial(jax.pmap, axis_name="devices")
     def classical(params, images, labels):
@@ -68,14 +89,16 @@ def test_pmap_equals_jax_pmap_with_a_mean_of_the_gradients():
         batch = batch_of(step, program.config.batch)
         shares = [x.reshape(8, -1, *x.shape[1:]) for x in (batch["image"], batch["label"])]
         params = jax.block_until_ready(classical(params, *shares))
-        state, _ = step_fn(state, jax.device_put(batch, layout.batch))
+        state, _ = jax.block_until_ready(
+            step_fn(state, jax.device_put(batch, batch_sharding(mesh)))
+        )
     close = functools.partial(np.testing.assert_allclose, atol=1e-6, rtol=0)
-    jax.tree.map(close, to_host(state.params), jax.tree.map(lambda x: x[0], params))
+    jax.tree.map(close, gather_to_host(state.params), jax.tree.map(lambda x: x[0], params))
 
 
 def test_pmap_exchanges_gradients_and_nothing_else():
     state, _, hlo = trained("pmap")
-    by_kind = collectives_of(hlo)
+    by_kind = find_collectives(hlo)
     reduced = sum(np.prod(c.shape, dtype=int) for c in by_kind if c.kind == "all-reduce")
     unstacked = models.unstack_blocks(state.params)
     del unstacked["Transformer"]["encoderblock_1"]  # the scan's body is there once for both layers
@@ -94,7 +117,7 @@ def test_sharded_state_gathers_parameters_and_never_the_batch(name):
     part = program.config.batch // program.config.accum_steps
     activation = part * tokens * program.config.model.hidden_size  # of the whole batch
     assert 3 * largest < activation  # or the test could not tell them apart
-    gathered = [c for c in collectives_of(hlo) if c.kind in ("all-gather", "all-to-all")]
+    gathered = [c for c in find_collectives(hlo) if c.kind in ("all-gather", "all-to-all")]
     assert gathered
     # queries, keys and values are one matrix product on a CPU, and gathered as one
     assert [c for c in gathered if np.prod(c.shape, dtype=int) > 3 * largest] == []
@@ -122,14 +145,13 @@ def test_a_state_saved_on_eight_devices_restores_anywhere_exactly(
 ):
     directory, state = saved_on_eight
     shapes = jax.eval_shape(lambda: state)
-    layout = make_layout(strategy, tensor, shapes, jax.devices()[:devices])
+    mesh = make_mesh(strategy, tensor, shapes, jax.devices()[:devices])
+    shardings = state_shardings(mesh, shapes)
     with RunCheckpoints(directory, keep=1, best_metric="accuracy") as checkpoints:
-        restored = checkpoints.restore(layout.shapes(shapes))
+        restored = checkpoints.restore(with_shardings(shapes, shardings))
     assert int(restored.step) == STEPS
-    jax.tree.map(np.testing.assert_array_equal, to_host(restored), to_host(state))
-    for leaf, sharding in zip(
-        jax.tree.leaves(restored), jax.tree.leaves(layout.shardings(shapes)), strict=True
-    ):
+    jax.tree.map(np.testing.assert_array_equal, gather_to_host(restored), gather_to_host(state))
+    for leaf, sharding in zip(jax.tree.leaves(restored), jax.tree.leaves(shardings), strict=True):
         assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 
 
@@ -137,5 +159,5 @@ def test_a_state_saved_on_eight_devices_restores_anywhere_exactly(
 def saved_on_eight(tmp_path_factory):
     directory, (state, _, _) = tmp_path_factory.mktemp("run"), trained("fsdp")
     with RunCheckpoints(directory, keep=1, best_metric="accuracy") as checkpoints:
-        checkpoints.save(STEPS, state, card={"format": "test"})
+        checkpoints.save(STEPS, state, card=checkpoint.Card(make_program().model))
     return directory, state

@@ -2,11 +2,11 @@
 
 import pytest
 
-from vit_jax import plan
 from vit_jax.config import default_config
 from vit_jax.models import full_model_config
-from vit_jax.planning.collectives import Collective, collectives_of, summary
+from vit_jax.planning.collectives import Collective, find_collectives, summary
 from vit_jax.planning.cost import macs_per_image, step_flops
+from vit_jax.planning.report import PUBLISHED
 from vit_jax.training.program import Program
 
 HLO = """
@@ -19,7 +19,7 @@ HLO = """
 
 
 def test_collectives_are_read_with_their_shapes_and_bytes():
-    assert collectives_of(HLO) == [
+    assert find_collectives(HLO) == [
         Collective("all-gather", (768, 1000), 2 * 768_000),
         Collective("all-reduce", (8,), 32),
         Collective("all-reduce", (2, 3), 24),
@@ -28,7 +28,7 @@ def test_collectives_are_read_with_their_shapes_and_bytes():
 
 
 def test_a_summary_counts_by_kind():
-    assert summary(collectives_of(HLO))["all-reduce"] == {"count": 2, "bytes": 56, "largest": 32}
+    assert summary(find_collectives(HLO))["all-reduce"] == {"count": 2, "bytes": 56, "largest": 32}
 
 
 def program_of(name, **changes):
@@ -38,9 +38,9 @@ def program_of(name, **changes):
     return Program(config, (224, 224, 3), 1000)
 
 
-@pytest.mark.parametrize("name", plan.PUBLISHED)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_multiply_adds_are_the_published_ones(name):
-    published = plan.PUBLISHED[name][1]
+    published = PUBLISHED[name][1]
     macs = macs_per_image(program_of(name, scan=True)) / 1e9
     assert macs == pytest.approx(published, rel=0.02)  # they are rounded, and count biases or not
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.parallel.programs import make_program
-from vit_jax import plan
-from vit_jax.parallel.mesh import bytes_per_device, make_layout
-from vit_jax.planning.topology import _wanted, compile_step, devices_of
+from vit_jax.parallel.mesh import bytes_per_device, make_mesh
+from vit_jax.planning.report import doubled
+from vit_jax.planning.topology import _wanted, compile_step, find_devices
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,8 +50,8 @@ def test_what_cannot_be_planned_is_one_line(options, message):
 
 
 def test_doubling_a_topology_lengthens_its_shortest_side():
-    assert plan.doubled("v5e:8x16") == "v5e:16x16"
-    assert plan.doubled("v5p:4x4x8") == "v5p:8x4x8"
+    assert doubled("v5e:8x16") == "v5e:16x16"
+    assert doubled("v5p:4x4x8") == "v5p:8x4x8"
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_what_a_step_wanted_is_read_from_the_compiler_s_complaint(message, size)
 @pytest.mark.tpu
 def test_a_step_is_compiled_for_a_tpu_slice_without_one(libtpu):
     program = make_program(accum_steps=1, mixup=0.0)
-    layout = make_layout("fsdp", 1, program.state_shapes, devices_of("v5e:2x2"))
-    compiled = compile_step(program, layout)
+    mesh = make_mesh("fsdp", 1, program.abstract_state, find_devices("v5e:2x2"))
+    compiled = compile_step(program, mesh)
     assert compiled.fits
     assert "all-gather" in compiled.collectives or "collective-permute" in compiled.collectives
-    state = bytes_per_device(program.state_shapes, layout)
+    state = bytes_per_device(mesh, program.abstract_state)
     assert state <= compiled.arguments <= compiled.bytes
 
 
 @pytest.mark.tpu
 def test_a_shape_that_no_slice_has_is_refused(libtpu):
     with pytest.raises(ValueError, match="There is no TPU slice --topology=v5e:3x5"):
-        devices_of("v5e:3x5")
+        find_devices("v5e:3x5")

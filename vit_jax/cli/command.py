@@ -11,16 +11,14 @@ A command's file ends with
 import argparse
 import dataclasses
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 
 import ml_collections
-from absl import app, flags
 from absl import logging as absl_logging
 
-from vit_jax.cli import compilation_cache, recipe
+from vit_jax.cli import recipe
 from vit_jax.cli.options import Parser
 from vit_jax.config import describe_options
 
@@ -98,42 +96,3 @@ def one_line(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}."
     message = str(error).partition("\n-----")[0]  # below this line JAX describes its own frames
     return " ".join(message.split())
-
-
-# What train.py and plan.py use until they are declared as Commands; then it goes.
-
-
-def use_compilation_cache(path: str = "auto") -> None:
-    compilation_cache.enable(path)
-
-
-def run(
-    main: Callable[[list[str]], int | None], name: str, define_flags: Callable[[], None]
-) -> None:
-    """absl's `app.run` for a command with a --config flag, which may fail while it is defined."""
-
-    def explained(function, *arguments):
-        try:
-            return function(*arguments)
-        except (flags.Error, AttributeError, TypeError, ValueError, OSError) as e:
-            sys.exit(f"{name}: {explain_flag_error(e)}")
-
-    def parse(arguments):
-        positional = flags.FLAGS(arguments)
-        flags.FLAGS.config.dataset  # noqa: B018 (a recipe that did not load says so when looked at)
-        return positional
-
-    explained(define_flags)
-    app.run(main, flags_parser=lambda arguments: explained(parse, arguments))
-
-
-def explain_flag_error(error: Exception) -> str:
-    """What went wrong with a flag or a recipe, without the traceback ml_collections puts in it."""
-    text = str(error)
-    if isinstance(error, AttributeError) and (key := re.search(r"'(\w+)\\*'", text)):
-        near = re.search(r'Did you mean "(\w+)"', text)
-        hint = f" Did you mean {near[1]!r}?" if near else " --help lists all options."
-        return f"there is no option {key[1]!r} in the config.{hint}"
-    last = text.strip().splitlines()[-1].strip()
-    last = re.sub(r"^\w*Error: ", "", last)
-    return re.sub(r"^\[Errno \d+\] (.+): '(.*)'$", r"\2: \1.", last)

@@ -77,7 +77,7 @@ def model_fields(model: nn.Module) -> Fields:
     """What a card says of a model, in JSON's types: all fields that are not at their default, but
     neither the number of classes nor how the model is computed, which is the reader's choice.
     """
-    left_out = (*_HOW_COMPUTED, "num_classes", "parent", "name")
+    left_out = (*HOW_COMPUTED, "num_classes", "parent", "name")
     return {
         field.name: _plain(getattr(model, field.name))
         for field in dataclasses.fields(model)
@@ -85,7 +85,7 @@ def model_fields(model: nn.Module) -> Fields:
     }
 
 
-_HOW_COMPUTED = ("dtype", "attention_kernel", "scan", "remat", "encoder")
+HOW_COMPUTED = ("dtype", "attention_kernel", "scan", "remat", "encoder")
 
 
 def _plain(value: Any) -> Any:

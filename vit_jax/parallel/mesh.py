@@ -1,24 +1,23 @@
-"""Which devices a run uses, and which part of the state and of the batch each of them holds.
+"""The mesh of devices, and the part of the state and of the batch that each device holds.
 
-A strategy is nothing but a mesh and a rule for the state; the compiler derives the communication.
-The step sees the global batch whatever the strategy, so mixing, dropout and the mean of the
-gradient are the same for all of them.
+A strategy is the shape of a mesh, and the shardings are a function of the mesh. The compiler
+derives the communication from them. The step sees the global batch whatever the mesh, so mixing,
+dropout and the mean of the gradient are the same for all of them.
 
-| strategy | devices | state | what the devices exchange |
-|---|---|---|---|
-| jit | one | whole | nothing |
-| pmap | all | a copy on each | the sum of the gradients |
-| fsdp | all | spread over them | each layer's parameters when it is their turn, and gradients |
+| strategy | mesh | what the devices exchange |
+|---|---|---|
+| jit | one device | nothing |
+| pmap | all on the axis `replica`: a copy of the state on each | the sum of the gradients |
+| fsdp | on the axis `data`: the state is spread over them | parameters, layer by layer; gradients |
 
-With `tensor` > 1, fsdp also spreads the heads and the hidden layer of the MLP, for widths of which
-one example's activations do not fit.
+With `tensor` > 1, fsdp also spreads the heads and the hidden layer of the MLP over the axis
+`tensor`, for models so wide that one example's activations do not fit on a device.
 """
 
-import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -27,13 +26,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.models.sharding import BATCH, DATA, REPLICA, TENSOR
 from vit_jax.models.stacking import STACKED
+from vit_jax.training.state import TrainState
+
+T = TypeVar("T")
 
 STRATEGIES = ("jit", "pmap", "fsdp")
 
 # A copy of state and gradients on each device may take this much before `auto` spreads it.
 COPY_LIMIT = 2 * 2**30
 
-# Arrays (of one layer) with fewer elements stay whole: to gather them would cost more than it saves
+# Arrays (of one layer) with fewer elements stay whole: gathering them costs more than it saves.
 _SMALLEST = 2**12
 
 # The dimension, from the end, that the tensor axis cuts.
@@ -45,148 +47,92 @@ _TENSOR_DIMENSIONS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    strategy: str
-    mesh: Mesh
-
-    def __str__(self) -> str:
-        devices = self.mesh.devices
-        hosts = len({device.process_index for device in devices.flat})
-        axes = " × ".join(f"{size} {name}" for name, size in self.mesh.shape.items() if size > 1)
-        return (
-            f"{devices.size} × {devices.flat[0].device_kind}, {self.strategy}"
-            + (f" over {axes}" if axes else "")
-            + (f", {hosts} processes" if hosts > 1 else "")
-        )
-
-    @property
-    def batch(self) -> NamedSharding:
-        """Of every array of a batch: examples are spread, each is whole."""
-        return NamedSharding(self.mesh, PartitionSpec(BATCH))
-
-    @property
-    def whole(self) -> NamedSharding:
-        """A copy on each device."""
-        return NamedSharding(self.mesh, PartitionSpec())
-
-    @property
-    def batch_shards(self) -> int:
-        return self.mesh.shape[REPLICA] * self.mesh.shape[DATA]
-
-    def shardings(self, state: Any) -> Any:
-        """A sharding for each array of a state, or of any tree with parameters' names in it."""
-        return jax.tree_util.tree_map_with_path(self._sharding, state)
-
-    def _sharding(self, path: Any, leaf: Any) -> NamedSharding:
-        if self.strategy != "fsdp":
-            return self.whole
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        return NamedSharding(self.mesh, spec_of(name, leaf.shape, dict(self.mesh.shape)))
-
-    def shapes(self, state: Any) -> Any:
-        """The shapes of a state with their shardings: what a checkpoint is restored into."""
-        return jax.tree.map(
-            lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s),
-            state,
-            self.shardings(state),
-        )
-
-    def lower(self, step_fn: Callable, state: Any, batch: Any) -> jax.stages.Lowered:
-        """The step (state, batch) -> (state, metrics) for these devices; it consumes its state."""
-        state_shardings = self.shardings(state)
-        jitted = jax.jit(
-            step_fn,
-            in_shardings=(state_shardings, self.batch),
-            out_shardings=(state_shardings, self.whole),
-            donate_argnums=0,
-        )
-        with jax.set_mesh(self.mesh):
-            return jitted.lower(state, batch)
-
-    def compile(self, step_fn: Callable, state: Any, batch: Any) -> Callable:
-        compiled = self.lower(step_fn, state, batch).compile()
-        if self.mesh.size > 1 and self.mesh.devices.flat[0].platform == "cpu":
-            # The devices of a CPU share its threads: two programs in flight can each hold some of
-            # them and wait for the rest for ever.
-            return lambda *arguments: jax.block_until_ready(compiled(*arguments))
-        return compiled
-
-    def jit_eval(self, function: Callable) -> Callable:
-        """(params, batch) -> sums over the whole batch, the same on every device and host."""
-        jitted = jax.jit(function, out_shardings=self.whole)
-
-        def evaluate(params: Any, batch: Any) -> Any:
-            with jax.set_mesh(self.mesh):
-                return jitted(params, batch)
-
-        return evaluate
-
-    def build(self, function: Callable, *arguments: Any) -> Any:
-        """The result of a function that makes a state or parameters, made where it belongs."""
-        shardings = self.shardings(jax.eval_shape(function, *arguments))
-        with jax.set_mesh(self.mesh):
-            return jax.jit(function, out_shardings=shardings)(*arguments)
-
-    def put(self, tree: Any) -> Any:
-        """Host arrays, the same in every process, onto the devices."""
-
-        def put(leaf, sharding):
-            host = np.asarray(leaf)
-            return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
-
-        return jax.tree.map(put, tree, self.shardings(tree))
-
-
-def to_host(tree: Any) -> Any:
-    """NumPy arrays of a tree whose parts other hosts may hold; all of them must take part."""
-
-    def gather(leaf):
-        if leaf.is_fully_addressable:
-            return jax.device_get(leaf)
-        return multihost_utils.process_allgather(leaf, tiled=True)
-
-    return jax.tree.map(gather, tree)
-
-
-def make_layout(
-    strategy: str, tensor: int, state: Any, devices: Sequence[jax.Device] | None = None
-) -> Layout:
-    """The layout of a state (its shapes will do) over `devices`, or over all there are.
+def make_mesh(
+    strategy: str,
+    tensor: int,
+    abstract_state: TrainState,
+    devices: Sequence[jax.Device] | None = None,
+) -> Mesh:
+    """The mesh for training a state over `devices`, or over all there are.
 
     `auto` is jit on one device; on several, pmap while a copy of state and gradients fits 2 GiB, so
     up to ViT-B, and fsdp beyond that or with a tensor axis.
     """
     devices = jax.devices() if devices is None else devices
     if strategy == "auto":
-        fits = copy_bytes(state) <= COPY_LIMIT and tensor == 1
+        fits = copy_bytes(abstract_state) <= COPY_LIMIT and tensor == 1
         strategy = "jit" if len(devices) == 1 else "pmap" if fits else "fsdp"
     _check(strategy, tensor, devices)
     if strategy == "jit":
-        return Layout(strategy, make_mesh(devices[:1], 1, 1))
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
-    most = len(devices) // slices // tensor
+        return arrange(devices[:1], 1, 1)
     if strategy == "pmap":
-        return Layout(strategy, make_mesh(devices, most, tensor))
+        return arrange(devices, 1, 1)
     # The number of shards that leaves a device the fewest bytes: where a width does not divide by
     # all devices of a slice, several groups of them hold a copy each.
-    layouts = [
-        Layout(strategy, make_mesh(devices, shards, tensor))
-        for shards in range(most, 0, -1)
-        if most % shards == 0
-    ]
-    return min(layouts, key=lambda layout: bytes_per_device(state, layout))
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    most = len(devices) // slices // tensor
+    counts = [count for count in range(most, 0, -1) if most % count == 0]
+    meshes = [arrange(devices, count, tensor) for count in counts]
+    return min(meshes, key=lambda mesh: bytes_per_device(mesh, abstract_state))
 
 
-def make_mesh(devices: Sequence[jax.Device], shards: int, tensor: int) -> Mesh:
+def arrange(devices: Sequence[jax.Device], num_shards: int, tensor: int) -> Mesh:
     """Devices of a process side by side, slices apart: what talks most is nearest."""
     ordered = sorted(devices, key=lambda d: (getattr(d, "slice_index", 0), d.process_index, d.id))
-    grid = np.array(ordered, object).reshape(-1, shards, tensor)
+    grid = np.array(ordered, object).reshape(-1, num_shards, tensor)
     return Mesh(grid, (REPLICA, DATA, TENSOR))
 
 
-def spec_of(name: str, shape: tuple[int, ...], mesh: dict[str, int]) -> PartitionSpec:
-    """How fsdp cuts an array: the tensor axis by the table, the data axis along what is longest."""
+def strategy_name(mesh: Mesh) -> str:
+    if mesh.size == 1:
+        return "jit"
+    return "pmap" if mesh.shape[DATA] * mesh.shape[TENSOR] == 1 else "fsdp"
+
+
+def describe_mesh(mesh: Mesh) -> str:
+    devices = mesh.devices
+    processes = len({device.process_index for device in devices.flat})
+    axes = " × ".join(f"{size} {name}" for name, size in mesh.shape.items() if size > 1)
+    return (
+        f"{devices.size} × {devices.flat[0].device_kind}, {strategy_name(mesh)}"
+        + (f" over {axes}" if axes else "")
+        + (f", {processes} processes" if processes > 1 else "")
+    )
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """A copy on each device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """For every array of a batch: examples are spread over the devices, each is on one."""
+    return NamedSharding(mesh, PartitionSpec(BATCH))
+
+
+def num_batch_shards(mesh: Mesh) -> int:
+    return mesh.shape[REPLICA] * mesh.shape[DATA]
+
+
+def state_shardings(mesh: Mesh, state: T) -> T:
+    """A sharding for each array of a state, or of any tree with parameters' names in it."""
+
+    def sharding(path: Any, leaf: Any) -> NamedSharding:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return NamedSharding(mesh, partition_spec(name, leaf.shape, mesh.shape))
+
+    return jax.tree_util.tree_map_with_path(sharding, state)
+
+
+def with_shardings(tree: T, shardings: Any) -> T:
+    """The shapes of a tree, each with its sharding: what a checkpoint is restored into."""
+    return jax.tree.map(
+        lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tree, shardings
+    )
+
+
+def partition_spec(name: str, shape: Sequence[int], mesh: Mapping[str, int]) -> PartitionSpec:
+    """How an array is cut: the tensor axis by the table, the data axis along what is longest."""
     layers = 1 if f"/{STACKED}/" in f"/{name}" and shape else 0  # the scan walks along it
     if math.prod(shape[layers:]) < _SMALLEST:
         return PartitionSpec()
@@ -205,16 +151,38 @@ def spec_of(name: str, shape: tuple[int, ...], mesh: dict[str, int]) -> Partitio
     return PartitionSpec(*axes)
 
 
-def bytes_per_device(tree: Any, layout: Layout) -> int:
+def one_at_a_time(step_fn: Callable[..., T], mesh: Mesh) -> Callable[..., T]:
+    """The compiled step; on the several devices of one CPU, a call waits until it is done.
+
+    Those devices share the CPU's threads: two programs in flight can each hold some of them and
+    wait for the rest for ever.
+    """
+    if mesh.size == 1 or mesh.devices.flat[0].platform != "cpu":
+        return step_fn
+    return lambda *arguments: jax.block_until_ready(step_fn(*arguments))
+
+
+def gather_to_host(tree: Any) -> Any:
+    """NumPy arrays of a tree whose parts other hosts may hold; every process must call it."""
+
+    def gather(leaf: jax.Array) -> Any:
+        if leaf.is_fully_addressable:
+            return jax.device_get(leaf)
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.tree.map(gather, tree)
+
+
+def bytes_per_device(mesh: Mesh, tree: Any) -> int:
     """What a device holds of a tree of arrays or shapes."""
-    shardings = jax.tree.leaves(layout.shardings(tree))
+    shardings = jax.tree.leaves(state_shardings(mesh, tree))
     return sum(
         math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf, sharding in zip(jax.tree.leaves(tree), shardings, strict=True)
     )
 
 
-def copy_bytes(state: Any) -> int:
+def copy_bytes(state: TrainState) -> int:
     """A whole state with the gradients of its parameters."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state, state.params)))
 

@@ -1,4 +1,4 @@
-"""What the devices of a compiled program say to each other: operations, shapes and bytes."""
+"""Communication between the devices of a compiled program: operations, shapes and bytes."""
 
 import collections
 import math
@@ -19,7 +19,7 @@ class Collective(NamedTuple):
     bytes: int
 
 
-def collectives_of(hlo: str) -> list[Collective]:
+def find_collectives(hlo: str) -> list[Collective]:
     """Every collective of a compiled program's text; the body of a loop counts once."""
     return [
         Collective(match[2], *array)

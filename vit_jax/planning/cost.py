@@ -1,4 +1,4 @@
-"""What a model computes: multiply-adds, counted from its traced program."""
+"""The arithmetic of a model: multiply-adds, counted in its traced program."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ from vit_jax.training.program import Program
 def macs_per_image(program: Program) -> int:
     """Multiply-adds of one forward pass: matrix products and convolutions, nothing else."""
     images = jax.ShapeDtypeStruct((1, *program.image_shape), jnp.float32)
-    params = program.state_shapes.params
+    params = program.abstract_state.params
     traced = jax.make_jaxpr(lambda p, x: program.model.apply({"params": p}, x))(params, images)
     return count_macs(traced.jaxpr)
 

@@ -9,8 +9,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
+from jax.sharding import Mesh
 
-from vit_jax.parallel.mesh import Layout, bytes_per_device, make_layout
+from vit_jax.parallel.mesh import bytes_per_device, make_mesh, num_batch_shards, strategy_name
 from vit_jax.training.program import Program
 
 # What the estimate leaves out: the compiler's copies, buffers of collectives, fragmentation.
@@ -34,15 +35,15 @@ class Footprint:
         return sum(dataclasses.astuple(self))
 
 
-def footprint(program: Program, layout: Layout) -> Footprint:
-    state, config = program.state_shapes, program.config
-    parameters = bytes_per_device(state.params, layout)
-    examples = config.batch // (layout.batch_shards * config.accum_steps)
+def footprint(program: Program, mesh: Mesh) -> Footprint:
+    state, config = program.abstract_state, program.config
+    parameters = bytes_per_device(mesh, state.params)
+    examples = config.batch // (num_batch_shards(mesh) * config.accum_steps)
     return Footprint(
         parameters=parameters,
         gradients=parameters * (2 if config.accum_steps > 1 else 1),  # a part's, and the sum
-        optimizer=bytes_per_device(state.opt_state, layout),
-        averages=bytes_per_device(state.ema, layout),
+        optimizer=bytes_per_device(mesh, state.opt_state),
+        averages=bytes_per_device(mesh, state.ema),
         activations=max(1, examples) * activation_bytes(program.model, program.image_shape),
     )
 
@@ -65,9 +66,9 @@ def activation_bytes(model: nn.Module, image_shape: tuple[int, int, int]) -> int
     return kept(2) - kept(1)  # what does not grow with the batch are the parameters
 
 
-def check_batch(config: ml_collections.ConfigDict, layout: Layout) -> None:
+def check_batch(config: ml_collections.ConfigDict, mesh: Mesh) -> None:
     """Batches, and the parts they are computed in, divide among the devices that share them."""
-    shards, problems = layout.batch_shards, []
+    shards, problems = num_batch_shards(mesh), []
     if config.batch < 1 or config.batch % (shards * config.accum_steps):
         problems.append(_batch_problem(config.batch, config.accum_steps, shards))
     if config.batch_eval < 1 or config.batch_eval % shards:
@@ -94,15 +95,15 @@ def _batch_problem(batch: int, parts: int, shards: int) -> str:
     )
 
 
-def check_memory(program: Program, layout: Layout, limit: int | None) -> None:
+def check_memory(program: Program, mesh: Mesh, limit: int | None) -> None:
     """Raises where an estimate says that a device with `limit` bytes will not do."""
     if limit is None:  # a CPU does not say
         return
-    needed = footprint(program, layout).total
+    needed = footprint(program, mesh).total
     if needed <= limit * _ROOM:
         return
-    for change, changed, its_layout in alternatives(program, layout):
-        less = footprint(changed, its_layout).total
+    for change, changed, its_mesh in alternatives(program, mesh):
+        less = footprint(changed, its_mesh).total
         if less <= limit * _ROOM:
             advice = f"{as_flags(change)} would need {less / 2**30:.1f}"
             break
@@ -114,15 +115,14 @@ def check_memory(program: Program, layout: Layout, limit: int | None) -> None:
     )
 
 
-def alternatives(
-    program: Program, layout: Layout
-) -> Iterator[tuple[dict[str, Any], Program, Layout]]:
+def alternatives(program: Program, mesh: Mesh) -> Iterator[tuple[dict[str, Any], Program, Mesh]]:
     """The same recipe with less memory a device, what costs least time first: the state spread,
     then more parts, then activations computed twice, then both.
     """
-    config, devices = program.config, list(layout.mesh.devices.flat)
-    spread = {"parallel.strategy": "fsdp"} if layout.strategy == "pmap" else {}
-    whole = config.batch // layout.batch_shards
+    config, devices = program.config, list(mesh.devices.flat)
+    strategy = strategy_name(mesh)
+    spread = {"parallel.strategy": "fsdp"} if strategy == "pmap" else {}
+    whole = config.batch // num_batch_shards(mesh)
     parts = [
         {"accum_steps": n}
         for n in range(config.accum_steps + 1, whole + 1)
@@ -136,8 +136,8 @@ def alternatives(
         with changed.unlocked():
             changed.update_from_flattened_dict(change)
         new = dataclasses.replace(program, config=changed)
-        strategy = change.get("parallel.strategy", layout.strategy)
-        yield change, new, make_layout(strategy, config.parallel.tensor, new.state_shapes, devices)
+        chosen = change.get("parallel.strategy", strategy)
+        yield change, new, make_mesh(chosen, config.parallel.tensor, new.abstract_state, devices)
 
 
 def as_flags(change: dict[str, Any]) -> str:

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import jax
 from jax.experimental import topologies
+from jax.sharding import Mesh
 
-from vit_jax.parallel.mesh import Layout
-from vit_jax.planning.collectives import collectives_of, summary
+from vit_jax.parallel.mesh import batch_sharding, replicated, state_shardings
+from vit_jax.planning.collectives import find_collectives, summary
 from vit_jax.training.program import Program
 
 
@@ -34,8 +35,8 @@ CHIPS = {
 }
 
 
-# The compiler's library takes this machine for a TPU host. What it looks for there, and leave to be
-# loaded by several processes at a time:
+# The compiler's library takes this machine for a TPU host. These are what it looks for there, and
+# permission for several processes to load it at a time.
 _ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -56,14 +57,24 @@ class Compiled:
     collectives: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
 
 
-def compile_step(program: Program, layout: Layout) -> Compiled:
-    """Compiles the train step; one that does not fit is an answer too, with the bytes it wants."""
+def compile_step(program: Program, mesh: Mesh) -> Compiled:
+    """Compiles the train step as `vit_jax.train` does; one that does not fit is an answer too, with
+    the bytes it needs.
+    """
     wall, cpu = time.monotonic(), time.process_time()
 
     def spent() -> dict[str, float]:
         return {"seconds": time.monotonic() - wall, "cpu_seconds": time.process_time() - cpu}
 
-    lowered = layout.lower(program.step, program.state_shapes, program.batch_shapes)
+    shardings = state_shardings(mesh, program.abstract_state)
+    train_step = jax.jit(
+        program.train_step,
+        in_shardings=(shardings, batch_sharding(mesh)),
+        out_shardings=(shardings, replicated(mesh)),
+        donate_argnums=0,
+    )
+    with jax.set_mesh(mesh):
+        lowered = train_step.lower(program.abstract_state, program.abstract_batch)
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as e:
@@ -78,12 +89,12 @@ def compile_step(program: Program, layout: Layout) -> Compiled:
         bytes=memory.argument_size_in_bytes + results + memory.temp_size_in_bytes,
         arguments=memory.argument_size_in_bytes,
         temporary=memory.temp_size_in_bytes,
-        collectives=summary(collectives_of(compiled.as_text())),
+        collectives=summary(find_collectives(compiled.as_text())),
         **took,
     )
 
 
-def chip_of(topology: str) -> Chip:
+def find_chip(topology: str) -> Chip:
     generation = topology.partition(":")[0]
     if generation not in CHIPS:
         raise ValueError(
@@ -93,9 +104,9 @@ def chip_of(topology: str) -> Chip:
     return CHIPS[generation]
 
 
-def devices_of(topology: str, num_slices: int = 1) -> Sequence[jax.Device]:
+def find_devices(topology: str, num_slices: int = 1) -> Sequence[jax.Device]:
     """Stand-ins for the chips of `num_slices` slices of a shape such as v5e:16x16."""
-    chip_of(topology)
+    find_chip(topology)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     options = {"num_slices": num_slices} if num_slices > 1 else {}

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -16,7 +15,9 @@ import optax
 from vit_jax import models
 from vit_jax.training.optim import make_optimizer
 from vit_jax.training.state import TrainState
-from vit_jax.training.step import make_train_step
+from vit_jax.training.step import Batch, Metrics, make_train_step
+
+AbstractBatch = dict[str, jax.ShapeDtypeStruct]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,19 +28,23 @@ class Program:
     multi_label: bool = False
 
     @functools.cached_property
-    def model(self) -> nn.Module:
-        return build_model(self.config, self.num_classes)
+    def model(self) -> Any:
+        return models.build_model(self.config.model.to_dict(), self.num_classes)
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        return make_optimizer(self.config, self._param_shapes)
+        return make_optimizer(self.config, self.abstract_params)
 
     @functools.cached_property
-    def state_shapes(self) -> TrainState:
-        return jax.eval_shape(self.new_state, self._param_shapes)
+    def abstract_params(self) -> Any:
+        return jax.eval_shape(self.init_params)
+
+    @functools.cached_property
+    def abstract_state(self) -> TrainState:
+        return jax.eval_shape(self.init_state, self.abstract_params)
 
     @property
-    def batch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(self) -> AbstractBatch:
         size = self.config.batch
         labels = (size, self.num_classes) if self.multi_label else (size,)
         kind = jnp.float32 if self.multi_label else jnp.int32
@@ -48,31 +53,21 @@ class Program:
             "label": jax.ShapeDtypeStruct(labels, kind),
         }
 
-    def unstacked_params(self) -> Any:
-        """Random parameters under their published names."""
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The patches, (height, width), that an image is cut into."""
+        height, width = models.patch_stride(self.model)
+        return self.image_shape[0] // height, self.image_shape[1] // width
+
+    def init_params(self) -> Any:
+        """Random parameters; a scanned model's state holds the blocks stacked."""
         images = jnp.zeros((1, *self.image_shape))
-        return self.model.init(jax.random.key(self.config.seed), images)["params"]
-
-    def new_params(self) -> Any:
-        """Random parameters, in the layout of the state."""
-        return self.stacked_if_scanned(self.unstacked_params())
-
-    def new_state(self, params: Any) -> TrainState:
-        return TrainState.create(params, self.optimizer, with_ema=self.config.ema_decay > 0)
-
-    def stacked_if_scanned(self, params: Any) -> Any:
-        """A scanned model's state holds the blocks stacked."""
+        params = self.model.init(jax.random.key(self.config.seed), images)["params"]
         return models.stack_blocks(params) if self.config.model.get("scan") else params
 
-    def step(self, state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+    def init_state(self, params: Any) -> TrainState:
+        """The state before the first step."""
+        return TrainState.create(params, self.optimizer, with_ema=self.config.ema_decay > 0)
+
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         return make_train_step(self.config, self.model, self.optimizer)(state, batch)
-
-    @functools.cached_property
-    def _param_shapes(self) -> Any:
-        return jax.eval_shape(self.new_params)
-
-
-def build_model(config: ml_collections.ConfigDict, num_classes: int) -> nn.Module:
-    fields = config.model.to_dict()
-    module = models.MlpMixer if "num_blocks" in fields else models.VisionTransformer
-    return module(num_classes=num_classes, **fields)
