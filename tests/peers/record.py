@@ -7,6 +7,7 @@ Run in an environment with torch, never by the tests themselves:
 Every weight is random and not zero, so every weight matters. Images are b h w c, as ours.
 """
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -205,13 +206,30 @@ def hf_siglip(out, name):
 
 @recording
 def lucidrains_simple_vit(out, name):
-    import json
-
     from vit_pytorch import SimpleViT
 
-    kwargs = {"image_size": 16, "patch_size": 8, "num_classes": 3, "dim": 32, "depth": 2}
+    lucidrains_file(out, name, SimpleViT)
+
+
+@recording
+def lucidrains_mean(out, name):
+    from vit_pytorch import ViT
+
+    lucidrains_file(out, name, ViT, pool="mean")
+
+
+@recording
+def lucidrains_mean_of_all(out, name):
+    """With vit-pytorch 1.6.5, whose mean takes in the class token."""
+    from vit_pytorch import ViT
+
+    lucidrains_file(out, name, ViT, pool="mean")
+
+
+def lucidrains_file(out: Path, name: str, module, **kwargs) -> None:
+    kwargs |= {"image_size": 16, "patch_size": 8, "num_classes": 3, "dim": 32, "depth": 2}
     kwargs |= {"heads": 4, "dim_head": 16, "mlp_dim": 48}
-    model = randomised(SimpleViT(**kwargs))
+    model = randomised(module(**kwargs))
     save_file(model.state_dict(), out / f"{name}.safetensors")
     (out / f"{name}.json").write_text(json.dumps({"kwargs": kwargs}))
     inputs = images(16, 16)

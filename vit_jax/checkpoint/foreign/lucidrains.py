@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
 from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
@@ -20,9 +22,11 @@ from vit_jax.checkpoint.foreign.rules import (
     Source,
     dense,
     norm,
+    num_rows,
 )
-from vit_jax.checkpoint.lazy import Lazy
+from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.official import POSITION
+from vit_jax.checkpoint.plan import Mapped
 from vit_jax.models import VisionTransformer, num_layers
 from vit_jax.models.kinds import square
 from vit_jax.models.layers import ATTENTION
@@ -68,13 +72,14 @@ def describe(
     args = config.get("kwargs", config)
     patch_norm = "to_patch_embedding.3.weight" in source
     simple = "cls_token" not in source and "pos_embedding" not in source
+    has_cls = "cls_token" in source and num_rows(source.shape("cls_token")) > 0
     linear = f"to_patch_embedding.{2 if patch_norm else 1}.weight"
     width, patch_dim = source.shape(linear, 2)
     inner = source.shape("transformer.layers.0.0.to_qkv.weight")[0] // 3
     num_heads, note = resolve_heads(num_heads, args.get("heads"), inner, where=where)
     patch = _pair(args["patch_size"]) if "patch_size" in args else _square_patch(patch_dim, where)
     head = _head(source)
-    pool = args.get("pool", "mean" if simple or "cls_token" not in source else "cls")
+    pool = args.get("pool", "cls" if has_cls else "mean")
     final_norm = "transformer.norm.weight" in source
     transformer = {
         "num_layers": source.count("transformer.layers."),
@@ -85,7 +90,7 @@ def describe(
     }
     if inner != width:
         transformer["head_dim"] = inner // num_heads
-    mean = "mean" if "cls_token" in source else "gap"  # of all tokens, the class token too
+    mean = "mean" if has_cls else "gap"  # older releases average the class token too
     model = VisionTransformer(
         num_classes=source.shape(f"{head}.weight")[0] if head else 0,
         patches={"size": patch},
@@ -107,20 +112,21 @@ def describe(
         )
     card = Card(
         model,
-        grid=_grid(source, args, patch, simple),
+        grid=_grid(source, args, patch, has_cls),
         channels=patch_dim // (patch[0] * patch[1]),
         source=f"vit-pytorch {'SimpleViT' if simple else 'ViT'}, {Path(where).name}",
     )
     notes = [note] if note else []
     notes.append("note: a vit-pytorch file says nothing about preprocessing; the card has none")
     body, zeros = _rules(model, head, final_norm, "transformer.layers.0.0.to_out.0.bias" in source)
-    if "cls_token" in source:
+    ignored = {} if has_cls else {"cls_token": "it has no rows"}
+    if has_cls:
         lead = len(source.shape("cls_token")) == 2
         body.append(Rule("cls_token", ("cls",), WITH_BATCH_AXIS if lead else rules.SAME))
     if "pos_embedding" in source:
         lead = len(source.shape("pos_embedding")) == 2
         body.append(Rule("pos_embedding", (POSITION,), WITH_BATCH_AXIS if lead else rules.SAME))
-    return Reading(card, body, zeros=zeros, notes=notes)
+    return Reading(card, body, ignored=ignored, zeros=zeros, notes=notes)
 
 
 def _head(source: Source) -> str | None:
@@ -130,11 +136,13 @@ def _head(source: Source) -> str | None:
     return None
 
 
-def _grid(source: Source, args: Mapping[str, Any], patch: list[int], simple: bool) -> Size | None:
+def _grid(source: Source, args: Mapping[str, Any], patch: list[int], has_cls: bool) -> Size | None:
     if "image_size" in args:
         height, width = _pair(args["image_size"])
         return height // patch[0], width // patch[1]
-    return None if simple else square(source.shape("pos_embedding")[-2] - ("cls_token" in source))
+    if "pos_embedding" not in source:
+        return None
+    return square(source.shape("pos_embedding")[-2] - has_cls)
 
 
 def _pair(value: Any) -> list[int]:
@@ -195,7 +203,7 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
         problems.append("its query, key and value have biases")
     if not model.patch_norm:
         problems.append("its patch embedding has no norms")
-    kinds = (("token", "learned"), ("mean", "learned"), ("gap", "sincos2d"))
+    kinds = [(pool, "learned") for pool in ("token", "mean", "gap")] + [("gap", "sincos2d")]
     if (model.classifier, model.position) not in kinds:
         problems.append(
             f"no model there has {model.classifier!r} with {model.position!r} positions"
@@ -215,9 +223,16 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     refuse(problems, "vit-pytorch", "write --to npz or timm instead")
 
     body, zeros = _rules(model, "linear_head" if simple else "mlp_head", True, not simple)
+    mapped, notes = [], []
+    older = model.classifier == "mean"
     if not simple:
-        body.append(Rule("cls_token", ("cls",), WITH_BATCH_AXIS))
-        body.append(Rule("pos_embedding", (POSITION,), WITH_BATCH_AXIS))
+        how = rules.SAME if older else WITH_BATCH_AXIS
+        body.append(Rule("pos_embedding", (POSITION,), how))
+        if model.classifier == "gap":
+            no_rows = from_array(np.zeros((0, model.hidden_size), np.float32))
+            mapped.append(Mapped((), "cls_token", "no rows, where patches are averaged", no_rows))
+        else:
+            body.append(Rule("cls_token", ("cls",), how))
     transformer, width = model.transformer, model.hidden_size
     kwargs = {
         "image_size": list(card.image_size) if card.image_size else None,
@@ -230,11 +245,13 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
         "mlp_dim": transformer["mlp_dim"],
         "channels": card.channels,
     }
-    if model.classifier == "mean":
+    if not simple and model.classifier != "token":
         kwargs["pool"] = "mean"
-    notes = []
+    if older:
+        notes.append("note: only older releases of vit-pytorch (1.6, for one) average class tokens")
     if model.norm_eps != _NORM_EPS or model.gelu != "erf":
         notes.append(
             "note: vit-pytorch has an epsilon of 1e-5 and the erf GELU, this model has not"
         )
-    return Writing(body, files={"config.json": {"kwargs": kwargs}}, unused=zeros, notes=notes)
+    files = {"config.json": {"kwargs": kwargs}}
+    return Writing(body, mapped, files, unused=zeros, notes=notes)
