@@ -5,7 +5,8 @@ import json
 import shutil
 import subprocess
 import sys
-import time
+import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from vit_jax.data import eval_batches, open_source, split_sizes, train_batches
+from vit_jax.data import tfds as our_tfds
 from vit_jax.data.convert_tfrecord import convert
 from vit_jax.data.decode import decode
 
@@ -125,13 +127,29 @@ def test_files_to_download_by_hand_are_explained(tmp_path, config_for):
         open_source(config_for("imagenet2012", tfds_data_dir=str(tmp_path)))
 
 
-def test_offline_it_fails_within_seconds(tmp_path, config_for, monkeypatch):
+def test_offline_it_fails_before_tfds_tries_for_minutes(tmp_path, config_for, monkeypatch):
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens there: no network
-    start = time.monotonic()
+    tried = mock.Mock()
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", tried)
     with pytest.raises(ValueError, match=r"mnist is not prepared in .* cannot be reached"):
         open_source(config_for("mnist", tfds_data_dir=str(tmp_path)))
-    assert time.monotonic() - start < 15
+    tried.assert_not_called()
+
+
+def test_a_server_that_never_answers_cannot_be_reached(monkeypatch):
+    asked, given_up = threading.Event(), threading.Event()
+
+    def answer(*_, **__):
+        asked.set()
+        given_up.wait(timeout=60)  # whoever waits longer than it should gets an answer
+        return io.BytesIO()
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    monkeypatch.setattr(our_tfds, "_REACH_SECONDS", 0.01)
+    assert not our_tfds._reachable("https://example.com")
+    given_up.set()
+    assert asked.wait(timeout=60)
 
 
 def test_a_misspelt_name_gets_a_suggestion(tmp_path, config_for):
