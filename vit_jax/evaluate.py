@@ -78,6 +78,7 @@ def run(args: argparse.Namespace) -> None:
 
 def evaluate(checkpoint: str, args: argparse.Namespace) -> Evaluation:
     classifier = load_model(checkpoint, args)
+    assert classifier.card.preprocessing is not None
     config = data_config(
         classifier.card.data,
         batch_size=args.batch_size,

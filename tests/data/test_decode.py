@@ -176,7 +176,7 @@ def test_a_bomb_that_only_claims_its_size_is_refused(encoded):
 
 
 def test_absurdly_long_images_are_refused(encoded):
-    with pytest.raises(ValueError, match="65,535 a side"):
+    with pytest.raises(ValueError, match="65,535 to a side"):
         decode(encoded(np.zeros((1, 70_000), np.uint8), "PNG"))
 
 

@@ -22,7 +22,7 @@ from vit_jax.cli.files import check_writable
 from vit_jax.cli.options import count
 from vit_jax.config import default_config
 from vit_jax.data.decode import image_size
-from vit_jax.data.sources import Source, open_source, split_sizes
+from vit_jax.data.sources import Label, Source, open_source, split_sizes
 from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
 
 _SAMPLED = 1000  # images looked at for counts and sizes, spread over the split
@@ -63,7 +63,7 @@ def show(
         try:
             example = source[row]
             shapes.append(image_size(example.image))
-            labels.update(example.label if source.multi_label else [example.label])
+            labels.update(_ids(example.label))
         except (ValueError, OSError):
             unreadable += 1
     scope = "" if len(rows) == len(source) else f" (of {len(rows):,} sampled)"
@@ -111,9 +111,12 @@ def contact_sheet(
     return draw(shown, headings={0: "evaluation", 1: "training"})
 
 
-def _caption(source: Source, label: int | tuple[int, ...]) -> str:
-    labels = label if source.multi_label else (label,)
-    return ", ".join(source.class_names[one] for one in labels) or "(no class)"
+def _caption(source: Source, label: Label) -> str:
+    return ", ".join(source.class_names[one] for one in _ids(label)) or "(no class)"
+
+
+def _ids(label: Label) -> tuple[int, ...]:
+    return label if isinstance(label, tuple) else (label,)
 
 
 def _spread(length: int, count: int) -> list[int]:

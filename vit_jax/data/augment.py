@@ -7,17 +7,17 @@ big_vision), which are AutoAugment's. Lengths in pixels are theirs at 224 and sc
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-_GRAY = 128  # fills what a shift or a turn uncovers
+_GRAY = 128  # fills what a shift or a rotation uncovers
 _REFERENCE_SIZE = 224
 
 
 def randaugment(
     image: np.ndarray, rng: np.random.Generator, layers: int, magnitude: float
 ) -> np.ndarray:
-    """`layers` operations drawn evenly, one after the other, each at strength `magnitude` of 10.
+    """`layers` random operations, one after the other, each at strength `magnitude` out of 10.
 
     As published, strengths above 10 are allowed (AugReg uses 15 and 20), Solarize does nothing
-    from 10 up, and Posterize grows milder with strength.
+    from 10 up, and Posterize gets milder with strength.
     """
     for _ in range(layers):
         name = OPERATIONS[rng.integers(len(OPERATIONS))]
@@ -89,7 +89,7 @@ def _warp(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
 
 
 def _posterize(picture: Image.Image, bits: int) -> Image.Image:
-    """Keeps the upper `bits`; below level 2.5 that is none, and the image black, as published."""
+    """Keeps the upper `bits`; below level 2.5 that is none, which leaves black, as published."""
     kept = [value >> (8 - bits) << (8 - bits) for value in range(256)]
     return picture.point(kept * len(picture.getbands()))
 

@@ -1,4 +1,4 @@
-"""What to do about images that cannot be read: log each once, and stop when they are too many."""
+"""What to do about images that cannot be read: log each once, and stop if there are too many."""
 
 import dataclasses
 import logging

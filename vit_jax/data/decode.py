@@ -38,12 +38,11 @@ def decode(
     exif: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
-    """An encoded file, or an array that is one already, as uint8 `h w c`.
+    """An encoded file, or an array of pixels, as uint8 `h w c`.
 
-    `channels` is 3 (RGB), 1 (gray) or 4 (RGBA); an array that has that many channels is taken as
-    it is, so other counts work there. Transparency is laid over white, 16 bits keep the upper
-    eight, and of an animation the first frame counts. `exif` turns photographs upright; the
-    reference leaves them lying.
+    `channels` is 3 (RGB), 1 (gray) or 4 (RGBA); an array may have any number, if it is the number
+    asked for. Transparency is laid over white, of 16 bits the upper eight are kept, and of an
+    animation the first frame. `exif` turns photographs upright, which the reference does not.
     """
     if isinstance(image, np.ndarray):
         return _from_array(image, channels)
@@ -69,7 +68,7 @@ def decode_crop(
     exif: bool = False,
     max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
-    """`decode`, cropped to the box that `choose` makes of height and width.
+    """`decode`, cropped to the box that `choose` returns for a height and a width.
 
     A JPEG is read only as far down as the box, which saves a seventh of the time on random crops.
     """
@@ -92,7 +91,8 @@ def image_size(image: bytes | np.ndarray) -> tuple[int, int]:
         return image.shape[0], image.shape[1]
     if image[:3] == b"\xff\xd8\xff":
         with contextlib.suppress(ValueError):
-            return simplejpeg.decode_jpeg_header(image)[:2]
+            height, width, *_ = simplejpeg.decode_jpeg_header(image)
+            return int(height), int(width)
     try:
         with Image.open(io.BytesIO(image)) as opened:
             return opened.height, opened.width
@@ -101,15 +101,15 @@ def image_size(image: bytes | np.ndarray) -> tuple[int, int]:
 
 
 def _ends_as_jpeg(data: bytes) -> bool:
-    """Whether a JPEG is there to its last byte; if so no warning can mean lost pixels."""
+    """Whether a JPEG is complete to its last byte; then no warning can mean lost pixels."""
     return data[:3] == b"\xff\xd8\xff" and data[-2:] == b"\xff\xd9"
 
 
 def _keep_rows(data: bytes, rows: int) -> bytes:
-    """The same JPEG with a header that says it ends soon after `rows`, where that is sound.
+    """The same JPEG with a header that says it ends soon after `rows`, where that is safe.
 
-    It is for files whose pixels come top to bottom in one scan. Colour at half resolution is
-    interpolated from two rows on, so those are kept too, and then whole blocks.
+    It is safe for files that store their pixels from top to bottom in one scan. Colour at half
+    resolution is interpolated from up to two rows below, so these are kept too, and whole blocks.
     """
     at, frame, parts, block = 2, 0, 0, 8
     while at + 12 < len(data) and data[at] == 0xFF:
@@ -137,15 +137,15 @@ def _two_bytes(data: bytes, at: int) -> int:
 def _decode_jpeg(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.ndarray:
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:  # broken, or with colour at a resolution that TurboJPEG does not know
+    except ValueError:  # broken, or its colour has a resolution that TurboJPEG does not know
         return _decode_with_pillow(data, channels, exif, max_pixels)
-    _refuse_absurd_size(height, width, max_pixels)
+    _refuse_absurd_size(int(height), int(width), max_pixels)
     ink = colorspace in ("CMYK", "YCCK")
     target = "CMYK" if ink else {1: "GRAY", 3: "RGB", 4: "RGBA"}[channels]
     try:
         image = simplejpeg.decode_jpeg(data, target, fastdct=True, strict=not _ends_as_jpeg(data))
     except ValueError as error:
-        # Libjpeg's warnings arrive as errors. Like the reference, forgive all but lost pixels.
+        # libjpeg's warnings arrive as errors. Like the reference, forgive all but lost pixels.
         if "premature end of jpeg" in str(error).lower():
             raise
         image = simplejpeg.decode_jpeg(data, target, fastdct=True, strict=False)
@@ -212,5 +212,5 @@ def _refuse_absurd_size(height: int, width: int, max_pixels: int) -> None:
     if height < 1 or width < 1 or max(height, width) > MAX_SIDE or height * width > max_pixels:
         raise ValueError(
             f"the image says it is {width} x {height}; at most {max_pixels:,} pixels "
-            f"and {MAX_SIDE:,} a side are accepted (pp.max_pixels)"
+            f"(pp.max_pixels), {MAX_SIDE:,} to a side, are accepted"
         )

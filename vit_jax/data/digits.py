@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import ml_collections
 import numpy as np
@@ -36,7 +37,7 @@ class DigitsSource:
 def open_digits(
     config: ml_collections.ConfigDict, split: str, class_names: tuple[str, ...] | None
 ) -> DigitsSource:
-    class_ids(_NAMES, class_names, "digits")  # refuses a class map that lacks a digit
+    class_ids(_NAMES, class_names, "digits")  # raises if `class_names` lacks a digit
     rows = select(split, digit_splits(config), "digits")
     return DigitsSource(split, class_names or _NAMES, tuple(rows))
 
@@ -52,6 +53,6 @@ def digit_splits(config: ml_collections.ConfigDict) -> dict[str, list[int]]:
 def _load() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
 
-    data = load_digits()
+    data: Any = load_digits()
     images = np.round(data.images * (255 / 16)).astype(np.uint8)  # it counts ink from 0 to 16
     return images[..., None], data.target

@@ -19,7 +19,7 @@ _BATCHES_AHEAD = 2
 
 @dataclasses.dataclass(frozen=True)
 class FileBatch:
-    """`images` has a row for each of `paths`, then zeros; `errors` are of files not among them."""
+    """`images` has a row for each of `paths`, then zeros. `errors`, by path, are of other files."""
 
     images: np.ndarray  # b h w c
     paths: list[str]
@@ -27,9 +27,9 @@ class FileBatch:
 
 
 def find_images(names: Iterable[str], lines: Iterable[str] = ()) -> Iterator[str]:
-    """Paths of the images that files, folders and patterns name; `-` stands for `lines`.
+    """The paths that a list of files, folders and patterns stands for; `-` stands for `lines`.
 
-    A folder gives the images below it, by their endings; a file is taken as it is.
+    A folder gives the files below it that end like images; a file is taken as it is.
     """
     for name in names:
         path = Path(name).expanduser()
@@ -55,7 +55,7 @@ def read_batches(
     shape: Sequence[int],
     batch_size: int,
 ) -> Iterator[FileBatch]:
-    """Files through `transform` to images of `shape` (h w c), while the caller uses the last ones.
+    """Reads files through `transform`, as images of `shape` (h w c), ahead of the caller.
 
     A file that cannot be read ends up in its batch's `errors`.
     """

@@ -1,7 +1,6 @@
 """Images in folders, or listed in a table: `train/cat/1.jpg`, `cat/1.jpg`, or rows of path,label.
 
-Nothing is opened here but directories and the table; an image's format is told by its content,
-when it is read.
+Only directories and the table are opened here. What format an image has is seen when it is read.
 """
 
 import csv
@@ -95,7 +94,7 @@ def list_splits(config: ml_collections.ConfigDict) -> dict[str, list[Entry]]:
 def _training_entries(
     config: ml_collections.ConfigDict, splits: Mapping[str, Sequence[Entry]]
 ) -> list[Entry]:
-    """The whole of the splits that training draws from: `train[:1%]` still knows every class."""
+    """All of the splits that training draws from: `train[:1%]` still has every class."""
     return select("+".join(base_names(config.pp.train)), splits, config.dataset)
 
 
@@ -128,7 +127,7 @@ def _list_folder(root: Path, training: Sequence[str]) -> dict[str, list[Entry]]:
 
 
 def _holds_splits(folder: Path) -> bool:
-    """Whether `train` is a split (holds class folders) and not a class of images of trains."""
+    """Whether `train` is a split (holds class folders), or a class with images of trains."""
     if not folder.is_dir():
         return False
     children = list(folder.iterdir())

@@ -29,9 +29,9 @@ def inception_crop(
 ) -> Box:
     """A random box, distributed as tf.image.sample_distorted_bounding_box draws it.
 
-    TensorFlow draws the aspect ratio evenly, then the height evenly between those that give the
-    smallest and the largest area allowed. That is not an even draw of the area: small crops come
-    up more often than in other libraries. Its offsets stop one short of the far edge.
+    TensorFlow draws the aspect ratio uniformly, then the height uniformly between those that give
+    the smallest and the largest area allowed. The area itself is then not uniform: small crops are
+    more frequent than in other libraries. Its offsets stop one short of the far edge.
     """
     smallest, largest = (share * height * width for share in area)
     for _ in range(100):
@@ -60,7 +60,7 @@ def crop(image: np.ndarray, box: Box) -> np.ndarray:
 
 
 def flip(image: np.ndarray) -> np.ndarray:
-    """Left becomes right. Before a resize it gives the same pixels as after it, and costs less."""
+    """Left becomes right. Before a resize the result is the same as after it, and costs less."""
     return cv2.flip(image, 1).reshape(image.shape)
 
 
@@ -104,7 +104,7 @@ def resize_to_cover(
 
 
 def covering_size(shape: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
-    """What an image of a shape (height, width) is resized to, to cover `size`."""
+    """What an image of this shape (height, width) is resized to so that it covers `size`."""
     height, width = shape
     if size[0] * width >= size[1] * height:
         return size[0], max(size[1], size[0] * width // height)
@@ -123,9 +123,11 @@ def normalize(image: np.ndarray, mean: Sequence[float], std: Sequence[float]) ->
 
 
 @functools.lru_cache(maxsize=64)
-def _affine(mean: tuple[float, ...], std: tuple[float, ...], width: int):
-    """Factor and summand of a row: one number where channels agree, else whole rows, for an inner
-    loop of three would take ten times as long.
+def _affine(
+    mean: tuple[float, ...], std: tuple[float, ...], width: int
+) -> tuple[np.ndarray | np.float32, np.ndarray | np.float32]:
+    """Factor and summand of a row: one number where the channels agree, else a whole row, because
+    an inner loop over three channels takes ten times as long.
     """
     scale = 1 / (255 * np.array(std, np.float64))
     shift = -np.array(mean, np.float64) / np.array(std, np.float64)

@@ -1,4 +1,4 @@
-"""Source and transforms to batches: ordered by seed alone, resumable, a share for each process.
+"""From source and transforms to batches, in an order that the seed alone decides.
 
 Training is one endless stream: epoch after epoch, each shuffled whole. A global batch is the next
 `config.batch` positions of that stream, and process p of P reads the p-th of P equal runs of them,
@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags
 
 from vit_jax.data.bad_images import BadImages
-from vit_jax.data.sources import Source, encode_label, open_source
+from vit_jax.data.sources import Label, Source, encode_label, open_source
 from vit_jax.data.transforms import eval_transform, train_transform
 from vit_jax.data.transforms import preprocessing as configured_preprocessing
 from vit_jax.preprocessing import Preprocessing
@@ -42,7 +42,7 @@ def train_batches(
     Each is this process's share of `config.batch`. A resumed run starts at the `start_step` it had
     reached, at no cost, whatever the number of readers and processes then and now.
     """
-    config = config.copy_and_resolve_references()  # what readers see must not change under them
+    config = config.copy_and_resolve_references()  # must not change while readers use it
     process_index, process_count = _processes(process_index, process_count)
     source = open_source(config) if source is None else source
     size = _share(config.batch, process_count, "batch")
@@ -119,7 +119,7 @@ class EvalBatches:
 class LoadForTraining:
     """Reads and augments examples; randomness is a function of (seed, epoch, index).
 
-    Images are written where the batch will have them: to stack them later would cost a fifth.
+    Images are written straight into the batch: stacking them later would take a fifth more time.
     """
 
     source: Source
@@ -136,7 +136,7 @@ class LoadForTraining:
         ]
         return {"image": images, "label": np.stack(labels)}
 
-    def _load(self, epoch: int, index: int, out: np.ndarray) -> np.ndarray:
+    def _load(self, epoch: int, index: int, out: np.ndarray) -> np.ndarray | np.int32:
         for offset in range(len(self.source)):
             candidate = (index + offset) % len(self.source)
             rng = np.random.default_rng((self.seed, epoch, index))
@@ -144,7 +144,7 @@ class LoadForTraining:
                 example = self.source[candidate]
                 _fill(out, self.transform(example.image, rng, out))
             except (ValueError, OSError) as error:
-                self.bad.report(candidate, error)  # and take the next one in its place
+                self.bad.report(candidate, error)  # and the next one takes its place
                 continue
             return _label(self.source, example.label)
         raise ValueError(f"no image of {self.source.name} could be read")
@@ -152,7 +152,7 @@ class LoadForTraining:
 
 @dataclasses.dataclass(frozen=True)
 class LoadForEvaluation:
-    """Reads examples, with rows of padding for positions past the last."""
+    """Reads examples; positions past the last give rows of padding."""
 
     source: Source
     transform: Callable[..., np.ndarray]
@@ -165,7 +165,7 @@ class LoadForEvaluation:
         labels, mask = zip(*loaded, strict=True)
         return {"image": images, "label": np.stack(labels), "mask": np.array(mask)}
 
-    def _load(self, index: int, out: np.ndarray) -> tuple[np.ndarray, bool]:
+    def _load(self, index: int, out: np.ndarray) -> tuple[np.ndarray | np.int32, bool]:
         if index < len(self.source):
             try:
                 example = self.source[index]
@@ -205,7 +205,7 @@ def _join(parts: Sequence[Batch]) -> Batch:
 
 
 def _room_for(count: int, blank: np.ndarray) -> np.ndarray:
-    cv2.setNumThreads(1)  # readers are threads already; more below each get in each other's way
+    cv2.setNumThreads(1)  # each reader is a thread already; more of them compete with each other
     return np.empty((count, *blank.shape), blank.dtype)
 
 
@@ -214,8 +214,8 @@ def _fill(out: np.ndarray, image: np.ndarray) -> None:
         out[:] = image
 
 
-def _label(source: Source, label: int | tuple[int, ...]) -> np.ndarray:
-    return encode_label(label, len(source.class_names), source.multi_label)
+def _label(source: Source, label: Label) -> np.ndarray | np.int32:
+    return encode_label(label, len(source.class_names))
 
 
 def _blank(preprocessing: Preprocessing, uint8: bool) -> np.ndarray:

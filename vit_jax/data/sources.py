@@ -14,20 +14,29 @@ import numpy as np
 
 from vit_jax.config import default_config
 
+Label = int | tuple[int, ...]  # a tuple in a multi-label set
+
 
 class Example(NamedTuple):
     image: bytes | np.ndarray  # an encoded file, or h w c
-    label: int | tuple[int, ...]  # a tuple in a multi-label set
+    label: Label
     path: str  # where a person can find it
 
 
 class Source(Protocol):
     """A split of a data set, random access."""
 
-    name: str
-    split: str
-    class_names: tuple[str, ...]
-    multi_label: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def split(self) -> str: ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def multi_label(self) -> bool: ...
 
     def __len__(self) -> int: ...
 
@@ -72,9 +81,9 @@ class Subset:
 
 
 def first_of_each_class(source: Source, count: int) -> Subset:
-    """Up to `count` examples of each class: the first that come, which reads no further."""
-    taken: collections.Counter[int] = collections.Counter()
-    chosen = []
+    """The first `count` examples of each class; reads no further than it must."""
+    taken: collections.Counter[Label] = collections.Counter()
+    chosen: list[int] = []
     for index in range(len(source)):
         label = source[index].label
         if taken[label] < count:
@@ -90,13 +99,13 @@ def open_source(
     split: str | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Source:
-    """The data set `config.dataset` (or of that name); `split` is `config.pp.train` unless given.
+    """A split of `config.dataset`, or of the data set of that name: `config.pp.train` by default.
 
-    Class ids follow `class_names` where given, as saved with a model, else the training split: the
+    Class ids follow `class_names` if given, as saved with a model, else the training split: the
     test split of a folder may lack classes, and its labels still mean the same.
     """
     config = as_config(config)
-    split = split or config.pp.train
+    split = split or str(config.pp.train)
     if class_names is not None:
         class_names = tuple(class_names)
     if config.dataset == "digits":
@@ -131,7 +140,7 @@ def split_sizes(config: ml_collections.ConfigDict | str) -> dict[str, int]:
 def count_classes(config: ml_collections.ConfigDict | str) -> tuple[int, bool]:
     """How many classes a data set has, and whether an image may have several.
 
-    A tfds data set need not be prepared for that.
+    This does not need a tfds data set to be prepared.
     """
     config = as_config(config)
     if config.dataset == "digits" or _is_local(config.dataset):
@@ -151,9 +160,9 @@ def as_config(config: ml_collections.ConfigDict | str) -> ml_collections.ConfigD
     return config
 
 
-def encode_label(label: int | tuple[int, ...], num_classes: int, multi_label: bool) -> np.ndarray:
+def encode_label(label: Label, num_classes: int) -> np.ndarray | np.int32:
     """An int32 class id, or float32 zeros and ones, `k`."""
-    if not multi_label:
+    if not isinstance(label, tuple):
         return np.int32(label)
     hot = np.zeros(num_classes, np.float32)
     hot[list(label)] = 1
@@ -163,14 +172,14 @@ def encode_label(label: int | tuple[int, ...], num_classes: int, multi_label: bo
 def class_ids(
     own_names: Sequence[str], class_names: Sequence[str] | None, dataset: str
 ) -> dict[str, int]:
-    """The id of each of a source's classes in the model's class map; unknown ones are an error."""
+    """The id of each of a source's classes among the model's; raises if some are not among them."""
     names = own_names if class_names is None else class_names
     ids = {name: index for index, name in enumerate(names)}
     unknown = [name for name in own_names if name not in ids]
     if unknown:
         raise ValueError(
             f"{dataset} has classes that training did not: {_some(unknown)}. "
-            f"Training knows {len(names)}: {_some(names)}. Rename them, or take them out."
+            f"Training had {len(names)}: {_some(names)}. Rename them, or remove them."
         )
     return ids
 
@@ -181,7 +190,7 @@ def _some(names: Sequence[str], limit: int = 10) -> str:
 
 
 def _is_local(name: str) -> bool:
-    """Whether a name means files here; a directory that tfds prepared does not."""
+    """Whether a name means files on this machine, and not what tfds prepared from them."""
     if not name:
         raise ValueError("config.dataset is empty; give a tfds name, a folder, a CSV, or 'digits'")
     path = Path(name).expanduser()

@@ -15,7 +15,7 @@ _TERM = re.compile(r"(?P<name>[^\[\]+]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)
 
 
 def select(expression: str, splits: Mapping[str, Sequence[T]], dataset: str) -> list[T]:
-    """The examples an expression names, in order. `all` is every split, one after the other."""
+    """The examples that an expression names, in order. `all` is every split after the other."""
     chosen: list[T] = []
     for name, start, stop in _terms(expression):
         if name == "all" and name not in splits:
@@ -44,10 +44,10 @@ def hold_out(
     """A train and a test split, the same on every machine, with `fraction` of each stratum in test.
 
     Examples are ordered by a hash of their key, so a slice of either split is a fair sample too.
-    A stratum of two or more gives test at least one.
+    A stratum of two or more has at least one in test.
     """
     if not 0 <= fraction < 1:
-        raise ValueError(f"test_fraction is a share from 0 up to 1; it is {fraction}")
+        raise ValueError(f"test_fraction={fraction} is not a share: at least 0, and less than 1")
     ordered = in_hash_order(examples, key)
     groups = defaultdict(list)
     for example in ordered:

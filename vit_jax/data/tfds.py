@@ -1,7 +1,7 @@
 """tensorflow-datasets, read and where possible prepared without TensorFlow.
 
-Only array_record can be read at random, so that is the one format; `convert_tfrecord` makes it from
-the other. Images come as their encoded bytes: decoding happens once, later, our way.
+Only array_record allows random access, so that is the one format; `convert_tfrecord` makes it from
+the other. Images stay encoded here: they are decoded once, later, by our own decoder.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import logging
 import threading
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import Any, cast
 
 import ml_collections
 import tensorflow_datasets as tfds
@@ -60,7 +60,7 @@ def open_tfds(
     """A prepared data set, or one that can be prepared here and now without TensorFlow."""
     builder = _prepared_builder(config)
     image_key, label_key = _keys(builder, config)
-    features = builder.info.features
+    features: Any = builder.info.features
     names, multi_label = _classes(features[label_key])
     ids = class_ids(names, class_names, config.dataset)
     raw = {
@@ -68,8 +68,9 @@ def open_tfds(
         for key, feature in features.items()
         if isinstance(feature, tfds.features.Image)
     }
+    records: Any = ()
     try:
-        records = builder.as_data_source(split=split, decoders=raw)
+        records = cast(Any, builder).as_data_source(split=split, decoders=raw)
         empty = len(records) == 0
     except (ValueError, AssertionError, KeyError) as error:
         if "__len__() should return >= 0" not in str(error):
@@ -95,9 +96,10 @@ def tfds_splits(config: ml_collections.ConfigDict) -> dict[str, int]:
 
 
 def tfds_classes(config: ml_collections.ConfigDict) -> tuple[tuple[str, ...], bool]:
-    """Class names, and whether an image may have several; of an unprepared data set too."""
+    """Class names, and whether an image may have several; the data set need not be prepared."""
     builder = _builder(config)
-    return _classes(builder.info.features[_keys(builder, config)[1]])
+    features: Any = builder.info.features
+    return _classes(features[_keys(builder, config)[1]])
 
 
 def _classes(label: Any) -> tuple[tuple[str, ...], bool]:
@@ -150,7 +152,7 @@ def _tfrecord_folder(name: str, data_dir: epath.Path | None) -> str:
 
 def _convert_message(name: str, folder: str) -> str:
     return (
-        f"{name} is prepared as tfrecord in {folder}, which cannot be read at random; run "
+        f"{name} is prepared as tfrecord in {folder}, which allows no random access; run "
         f"`python -m vit_jax.data.convert_tfrecord {folder} NEW_DATA_DIR` "
         "and set config.tfds_data_dir to NEW_DATA_DIR"
     )
@@ -161,7 +163,7 @@ def _tensorflow_message(config: ml_collections.ConfigDict) -> str:
     options += [f"--manual_dir={config.tfds_manual_dir}"] if config.tfds_manual_dir else []
     command = " ".join(["tfds build", config.dataset, "--file_format=array_record", *options])
     return (
-        f"{config.dataset} is not prepared, and that takes TensorFlow (reading does not); "
+        f"{config.dataset} is not prepared, which takes TensorFlow (reading it does not); do it "
         f"once, in any environment: `pip install 'vit_jax[prepare]'`, then `{command}`"
     )
 
@@ -183,7 +185,7 @@ def _prepare(builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDic
 def _check_it_can_be_fetched(
     builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict
 ) -> None:
-    """Says in seconds what tfds would find out after minutes of retries."""
+    """Raises within seconds what tfds would find out after minutes of retries."""
     where = f"{config.dataset} is not prepared in {epath.Path(builder.data_dir).parent}"
     instructions = builder.MANUAL_DOWNLOAD_INSTRUCTIONS
     if instructions and not _manual_dir(config).is_dir():
@@ -206,15 +208,15 @@ def _manual_dir(config: ml_collections.ConfigDict) -> epath.Path:
 
 
 def _reachable(url: str) -> bool:
-    """Whether any answer comes back, within `_REACH_SECONDS` even where name look-up hangs."""
-    answers = []
+    """Whether any answer comes back within `_REACH_SECONDS`, even if the name lookup hangs."""
+    answers: list[bool] = []
 
-    def ask():
+    def ask() -> None:
         try:
             urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=5).close()
             answers.append(True)
         except urllib.error.HTTPError:
-            answers.append(True)  # it refuses us, but it is there
+            answers.append(True)  # it refuses the request, but it is there
         except OSError:
             pass
 
@@ -225,12 +227,12 @@ def _reachable(url: str) -> bool:
 
 
 def _keys(builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict) -> tuple[str, str]:
-    """The features that hold the image and the class, as configured, as supervised, or as found."""
-    features = builder.info.features
+    """The features with the image and the class: as configured, as tfds declares, or as found."""
+    features: Any = builder.info.features
     images = [k for k, f in features.items() if isinstance(f, tfds.features.Image)]
     labels = [k for k, f in features.items() if _is_label(f)]
-    supervised = builder.info.supervised_keys or ()
-    found = []
+    supervised: Any = builder.info.supervised_keys or ()
+    found: list[str] = []
     for option, wanted, candidates in (
         ("image_key", config.image_key, images),
         ("label_key", config.label_key, labels),
