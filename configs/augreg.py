@@ -7,7 +7,7 @@ The argument is NAME[,DATASET]: an AugReg model name (Ti_16, S_32, R26_S_32, B_1
 set, oxford_iiit_pet unless given. Weights are read from <pretrained_dir>/<model_or_filename>.npz,
 which is NAME.npz unless config.model_or_filename says otherwise, or from config.pretrained.
 
-Expected: not measured here, for want of the weights.
+Expected: not measured here, because the weights were not available.
 """
 
 import ml_collections

@@ -6,7 +6,7 @@
 The argument is MODEL,DATASET, with MODEL b16, b32 or l16. A Mixer runs at the resolution it was
 trained at, 224 px.
 
-Expected: not measured here, for want of the weights.
+Expected: not measured here, because the weights were not available.
 """
 
 import ml_collections

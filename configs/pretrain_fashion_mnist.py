@@ -1,7 +1,7 @@
 """Trains the small ViT that is bundled in checkpoints/, from scratch, on Fashion-MNIST.
 
-R+ViT-tiny_4 has 0.27 M parameters: a ResNet root of 32 channels makes a token of every 4×4 pixels,
-then come 4 blocks of width 80. The root learns faster from little data than plain patches do
+R+ViT-tiny_4 has 0.27 M parameters: a ResNet root of 32 channels turns every 4×4 pixels into a
+token, and 4 blocks of width 80 follow. With little data, the root learns faster than plain patches
 (docs/experiments.md).
 
     python -m vit_jax.train --config configs/pretrain_fashion_mnist.py --workdir runs/fashion \\

@@ -1,11 +1,11 @@
-"""Trains a ViT from random weights, with the regularisation that takes (AugReg's middle setting).
+"""Trains a ViT from random weights, with the regularisation this needs (AugReg's middle setting).
 
     python -m vit_jax.train --config configs/scratch.py:s16,imagenet2012 --workdir runs/scratch
 
 The argument is MODEL,DATASET as in vit.py. AdamW, RandAugment, MixUp, stochastic depth, 300 epochs'
 worth of ImageNet steps at a batch of 1,024; set total_steps and batch for other data sets.
 
-Expected: not measured at this size here; docs/experiments.md has a small run on CIFAR-10.
+Expected: not measured here at this size; docs/experiments.md has a small run on CIFAR-10.
 """
 
 import ml_collections
