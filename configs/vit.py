@@ -3,8 +3,8 @@
     python -m vit_jax.train --config configs/vit.py:b16,cifar10 --workdir runs/b16-cifar10 \\
         --config.pretrained=B_16.npz
 
-The argument is MODEL,DATASET. MODEL: b16, l32, ti16, r50l32, h14, … or a full name from the table of
-models (models/zoo.py). DATASET: a tfds name, a folder of images, a CSV of path,label. CIFAR-10,
+The argument is MODEL,DATASET. MODEL: b16, l32, ti16, r50l32, h14, … or a full name from the table
+of models (models/zoo.py). DATASET: a tfds name, a folder of images, a CSV of path,label. CIFAR-10,
 CIFAR-100 and ImageNet have the reference's presets (SGD, cosine, 384 px, batch 512 in 8 parts);
 others get 2,500 steps on `train`, tested on `test`.
 
