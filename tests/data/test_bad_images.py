@@ -19,7 +19,7 @@ def config(numbered, config_for):
     return config_for(numbered, max_bad_images=0.2)
 
 
-def labels_of(batches, count):
+def take_labels(batches, count):
     return np.concatenate([b["label"] for b in itertools.islice(batches, count)])
 
 
@@ -27,7 +27,7 @@ def test_training_goes_on_without_broken_images(numbered, config, caplog):
     break_files(numbered / "train", ["3.png", "8.png"])
     batches = train_batches(config)
     with caplog.at_level(logging.WARNING):
-        assert len(labels_of(batches, 13)) == 52  # four epochs
+        assert len(take_labels(batches, 13)) == 52  # four epochs
     assert len(batches.bad_images) == 2
     logged = [record.getMessage() for record in caplog.records]
     assert sum("3.png" in line for line in logged) == 1, "each is logged once"
@@ -49,7 +49,7 @@ def test_a_file_that_vanished_counts_as_broken(numbered, config):
     source = open_source(config)
     source_path.unlink()
     batches = train_batches(config, source)
-    labels_of(batches, 4)
+    take_labels(batches, 4)
     assert len(batches.bad_images) == 1
 
 
@@ -57,7 +57,7 @@ def test_too_many_stop_the_run_with_the_list(numbered, config):
     broken = ["1.png", "3.png", "5.png", "8.png"]
     break_files(numbered / "train", broken)
     with pytest.raises(ValueError) as failure:
-        labels_of(train_batches(config), 20)
+        take_labels(train_batches(config), 20)
     message = str(failure.value)
     assert "images of" in message and "max_bad_images=0.2" in message
     assert sum(name in message for name in broken) == 3  # the third of 13 is one too many
@@ -66,7 +66,7 @@ def test_too_many_stop_the_run_with_the_list(numbered, config):
 def test_by_default_one_in_a_hundred_may_be_broken(numbered, config_for):
     break_files(numbered / "train", ["3.png"])
     with pytest.raises(ValueError, match=r"1 of 13 images .* config.max_bad_images=0\.01"):
-        labels_of(train_batches(config_for(numbered)), 4)
+        take_labels(train_batches(config_for(numbered)), 4)
 
 
 def test_evaluation_masks_what_it_cannot_read(numbered, config):
@@ -81,7 +81,7 @@ def test_decompression_bombs_count_as_broken(numbered, config, encoded):
     next((numbered / "train").rglob("3.png")).write_bytes(bomb)
     config.pp.max_pixels = 100_000
     batches = train_batches(config)
-    labels_of(batches, 4)
+    take_labels(batches, 4)
     assert ["accepted" in reason for reason in batches.bad_images.reasons.values()] == [True]
 
 
@@ -97,5 +97,5 @@ def test_worker_processes_stop_the_run_too(numbered, config):
     config.reader_workers = 1
     batches = train_batches(config)
     with pytest.raises(Exception, match="max_bad_images"):
-        labels_of(batches, 20)
+        take_labels(batches, 20)
     batches.close()

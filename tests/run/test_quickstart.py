@@ -8,22 +8,24 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vit_jax import checkpoint, data, evaluate, explain, export, predict, run_model
+from tests.reference import load_with_card
+from vit_jax import data, evaluate, explain, export, predict
+from vit_jax.exporting import run_model
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = ROOT / "checkpoints" / "fashion_mnist_vit.npz"
 
 
 def test_the_bundled_checkpoint_is_small_and_describes_itself():
-    params, card = checkpoint.load_with_card(BUNDLED)
+    params, card = load_with_card(BUNDLED)
     assert BUNDLED.stat().st_size < 2e6
-    assert card["model"]["model_name"] == "R+ViT-tiny_4"
-    assert card["grid"] == [7, 7]
-    assert card["class_names"][0] == "T-shirt/top"
+    assert card.model.model_name == "R+ViT-tiny_4"
+    assert card.grid == (7, 7)
+    assert card.class_names[0] == "T-shirt/top"
     assert params["head"]["kernel"].shape == (80, 10)
     recorded = (ROOT / "checkpoints" / "fashion_mnist_vit" / "metrics.jsonl").read_text()
     last = json.loads(recorded.splitlines()[-1])
-    assert card["metrics"]["accuracy"] == last["test/accuracy"]
+    assert card.metrics["accuracy"] == last["test/accuracy"]
 
 
 @pytest.fixture(scope="module")

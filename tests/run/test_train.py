@@ -1,9 +1,8 @@
 """The train command: it finishes, resumes exactly, refuses what it must, and explains itself."""
 
+import dataclasses
 import importlib.util
-import io
 import json
-import logging
 import signal
 import subprocess
 import sys
@@ -14,10 +13,10 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.reference import load_with_card
 from vit_jax import checkpoint, models
-from vit_jax.run.stopping import stop_on_signals
 from vit_jax.run.workdir import open_workdir
-from vit_jax.train import build_model, train_and_evaluate
+from vit_jax.train import train_and_evaluate
 
 RECIPE = Path(__file__).with_name("recipe.py")
 ROOT = Path(__file__).parents[2]
@@ -117,19 +116,19 @@ def test_real_tensorboard_reads_the_events(finished):
 
 def test_a_workdir_loads_as_parameters_and_card(finished):
     workdir, params = finished
-    loaded, card = checkpoint.load_with_card(workdir)
+    loaded, card = load_with_card(workdir)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), loaded)
-    assert card["class_names"] == [str(digit) for digit in range(10)]
-    assert card["grid"] == [2, 2]
-    assert card["preprocessing"]["crop"] == [8, 8]
-    model = checkpoint.model_from_card(card)
+    assert card.class_names == tuple("0123456789")
+    assert card.grid == (2, 2)
+    assert card.preprocessing.crop == (8, 8)
+    model = card.model
     assert model.apply({"params": loaded}, np.zeros((2, 8, 8, 1), np.float32)).shape == (2, 10)
 
 
 def test_the_exported_file_describes_itself(finished):
-    _, card = checkpoint.load_with_card(finished[0] / "model.npz")
-    assert card["num_classes"] == 10
-    assert card["metrics"]["accuracy"] == rows(finished[0])[-2]["test/accuracy"]
+    _, card = load_with_card(finished[0] / "model.npz")
+    assert card.num_classes == 10
+    assert card.metrics["accuracy"] == rows(finished[0])[-2]["test/accuracy"]
 
 
 def test_the_newest_and_the_best_checkpoints_are_kept(finished):
@@ -142,9 +141,9 @@ def test_the_newest_and_the_best_checkpoints_are_kept(finished):
 
 def test_a_workdir_converts_to_other_formats(finished, tmp_path):
     checkpoint.convert(finished[0], tmp_path / "again.npz")
-    params, card = checkpoint.load_with_card(tmp_path / "again.npz")
+    params, card = load_with_card(tmp_path / "again.npz")
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(finished[1]), params)
-    assert card["class_names"] == [str(digit) for digit in range(10)]
+    assert card.class_names == tuple("0123456789")
 
 
 def test_a_trained_vit_converts_to_timm_and_hugging_face(tmp_path):
@@ -160,15 +159,15 @@ def test_a_trained_vit_converts_to_timm_and_hugging_face(tmp_path):
 
 
 def test_weights_bring_their_gelu_and_eps_into_a_run(finished, tmp_path):
-    params, card = checkpoint.load_with_card(finished[0])
-    card["model"] |= {"gelu": "erf", "norm_eps": 1e-12}
+    params, card = load_with_card(finished[0])
+    card = dataclasses.replace(card, model=card.model.clone(gelu="erf", norm_eps=1e-12))
     checkpoint.save(params, tmp_path / "erf.npz", card=card)
     config = load_recipe()
     config.pretrained = str(tmp_path / "erf.npz")
     config.total_steps = 1
     train_and_evaluate(config, tmp_path / "run")
-    _, card = checkpoint.load_with_card(tmp_path / "run")
-    assert (card["model"]["gelu"], card["model"]["norm_eps"]) == ("erf", 1e-12)
+    _, card = load_with_card(tmp_path / "run")
+    assert (card.model.gelu, card.model.norm_eps) == ("erf", 1e-12)
 
 
 # Stopping and going on
@@ -198,46 +197,6 @@ def test_sigterm_saves_and_exits_with_the_documented_code(finished, tmp_path):
     assert said[-1].startswith("train: Saved step")
     assert run(workdir).returncode == 0
     assert_same_run(finished[0], workdir)
-
-
-def test_a_signal_in_the_middle_of_a_line_of_the_log_is_noted(capfd):
-    """A buffered stream cannot be entered twice, so the handler must not use one."""
-
-    class Interrupted(io.RawIOBase):
-        def writable(self):
-            return True
-
-        def write(self, data):
-            if not stop.requested:
-                signal.raise_signal(signal.SIGTERM)
-            return len(data)
-
-    handler = logging.StreamHandler(io.TextIOWrapper(io.BufferedWriter(Interrupted())))
-    log = logging.getLogger("vit_jax")
-    log.addHandler(handler)
-    try:
-        with stop_on_signals() as stop:
-            log.warning("a line")
-            assert stop.requested
-    finally:
-        log.removeHandler(handler)
-    said = capfd.readouterr().err
-    assert "Got SIGTERM: saving" in said
-    assert "Logging error" not in said
-
-
-def test_a_second_ctrl_c_stops_at_once(tmp_path):
-    options = ("--config.total_steps=100000", "--config.checkpoint_every=0")
-    process = subprocess.Popen(
-        command(tmp_path / "run", *options), cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    for line in process.stderr:
-        if "Compiled in" in line or "Got SIGINT" in line:
-            process.send_signal(signal.SIGINT)
-        if "Got SIGINT" in line:
-            break
-    process.stderr.read()
-    assert process.wait() != 0
 
 
 def test_a_finished_run_started_again_changes_nothing(finished):
@@ -363,7 +322,7 @@ def test_every_recipe_resolves_builds_its_model_and_says_what_it_does(name):
     argument, model_name, num_classes = RECIPES[name]
     config = load_recipe(ROOT / "configs" / name, *([argument] if argument else []))
     assert config.model.model_name == model_name
-    model = build_model(config, num_classes)
+    model = models.build_model(config.model.to_dict(), num_classes)
     size = config.pp.crop
     images = jax.ShapeDtypeStruct((1, size, size, config.pp.channels), np.float32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
