@@ -54,6 +54,11 @@ def test_readout_weights_sum_to_one():
     np.testing.assert_array_equal(readout_weights(distilled)[:3], [0.5, 0.5, 0])
 
 
+def test_a_mean_of_all_tokens_reads_the_class_token_and_the_patches_alike():
+    weights = readout_weights(Tokens(1, (3, 5), 2, reads_all=True))
+    np.testing.assert_allclose(weights, [1 / 16] * 16 + [0, 0])
+
+
 def test_permuting_the_tokens_permutes_maps_and_rollout():
     attention = random_attention(TOKENS)
     order = np.random.default_rng(1).permutation(15)

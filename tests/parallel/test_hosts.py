@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import checkpoint
+from vit_jax import checkpoint, models
 from vit_jax.parallel import hosts
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +50,62 @@ def start_two(workdir, cache):
 def finish(processes):
     errors = [process.communicate(timeout=900)[1] for process in processes]
     return [process.returncode for process in processes], errors
+
+
+READING = """
+import sys
+import jax, numpy as np
+from vit_jax import checkpoint, models
+from vit_jax.checkpoint.npz import Archive
+from vit_jax.parallel.mesh import arrange, gather_to_host, state_shardings
+
+path, coordinator, process = sys.argv[1:]
+jax.distributed.initialize(coordinator, 2, int(process))
+read, bytes_read = Archive.read, []
+def counted(*args):
+    array = read(*args)
+    bytes_read.append(array.nbytes)
+    return array
+Archive.read = counted
+mesh = arrange(jax.devices(), 4, 1)
+with checkpoint.open(path) as found, jax.set_mesh(mesh):
+    target = checkpoint.recover_tree(list(found.shapes), list(found.shapes.values()))
+    fitted = found.fit(target, keep_head=True)
+    params = gather_to_host(fitted.restore(state_shardings(mesh, target)))
+with np.load(path) as file:
+    (name,) = [name for name in file if name.endswith("Dense_0/kernel")]
+    whole = sum(file[name].nbytes for name in file)
+    kernel = params["Transformer"]["encoderblock_0"]["MlpBlock_0"]["Dense_0"]["kernel"]
+    assert np.array_equal(kernel, file[name])
+print(sum(bytes_read) / whole)
+"""
+
+
+def test_each_process_reads_the_part_of_a_checkpoint_that_it_holds(tmp_path):
+    model = models.get_model(
+        "testing", num_classes=8, hidden_size=128, transformer={"mlp_dim": 512}
+    )
+    images = jax.ShapeDtypeStruct((1, 32, 32, 3), np.float32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    params = jax.tree.map(lambda s: np.random.default_rng(0).random(s.shape, np.float32), shapes)
+    checkpoint.save(params, tmp_path / "model.npz")
+    program = [sys.executable, "-c", READING, str(tmp_path / "model.npz")]
+    address = f"127.0.0.1:{free_port()}"
+    processes = [
+        subprocess.Popen(
+            [*program, address, str(i)],
+            cwd=ROOT,
+            env={**os.environ, "JAX_NUM_CPU_DEVICES": "2"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    results = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], results
+    for out, _ in results:
+        assert 0.5 <= float(out.split()[-1]) < 0.6  # half, and the small arrays, which every device holds
 
 
 def test_two_processes_stop_together_and_end_as_one_process_would(tmp_path):

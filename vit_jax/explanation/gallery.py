@@ -120,12 +120,15 @@ class Gallery:
 
     def _who_looks(self, numbers: ImageExplanation) -> str:
         """Whose attention the maps and the rollout show."""
+        tokens = Tokens.for_model(self.model, self.grid)
         patches = "on average" if numbers.pool_maps is None else "weighted as they are pooled"
+        if tokens.reads_all:
+            return "the class token and the patches look at, on average"
         return (
             f"the patches look at, {patches}",
             "the class token looks at",
             "the class and distillation tokens look at",
-        )[Tokens.for_model(self.model, self.grid).num_leading]
+        )[tokens.num_leading]
 
 
 def _no_attention(model: Model, _: Size) -> str | None:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from vit_jax.models import MlpMixer, VisionTransformer
+from vit_jax.models.vit import WITH_CLASS_TOKEN
 
 Model = VisionTransformer | MlpMixer
 
@@ -18,14 +19,15 @@ class Tokens:
     num_leading: int
     grid: tuple[int, int]
     num_registers: int
+    reads_all: bool = False  # the head sees the mean of leading tokens and patches
 
     @classmethod
     def for_model(cls, model: Model, grid: tuple[int, int]) -> "Tokens":
         """For images that are cut into a grid of patches (height, width)."""
         if isinstance(model, MlpMixer):
             return cls(0, grid, 0)
-        has_class_token = model.classifier in ("token", "token_unpooled")
-        return cls(has_class_token + model.distilled, grid, model.num_registers)
+        num_leading = (model.classifier in WITH_CLASS_TOKEN) + model.distilled
+        return cls(num_leading, grid, model.num_registers, reads_all=model.classifier == "mean")
 
     @property
     def patches(self) -> slice:
@@ -51,4 +53,6 @@ def readout_weights(tokens: Tokens, pool_attention: Array | None = None) -> Arra
         weights = pool_attention.mean(0)[0]
         return jnp.pad(weights, (0, tokens.count - weights.shape[0]))
     num_read = tokens.num_leading or math.prod(tokens.grid)
+    if tokens.reads_all:
+        num_read = tokens.patches.stop
     return jnp.zeros(tokens.count).at[:num_read].set(1 / num_read)
