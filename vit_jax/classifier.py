@@ -124,7 +124,7 @@ def _pooled_features(model, params, images):
 @functools.partial(jax.jit, static_argnums=0)
 def _patch_features(model, params, images):
     """After the last LayerNorm, where the model has it before pooling."""
-    last = models.kind_of(model).tokens
+    last = models.find_kind(model).tokens
     _, state = model.apply(
         {"params": params},
         images,
@@ -221,7 +221,7 @@ def _complete(
 
 
 def _at(card: checkpoint.Card, size: Size) -> checkpoint.Card:
-    if not models.kind_of(card.model).any_resolution:
+    if not models.find_kind(card.model).any_resolution:
         height, width = card.image_size or (0, 0)
         raise ValueError(
             f"A Mixer runs at its own resolution only, {height}×{width}, not {size[0]}×{size[1]}."

@@ -1,4 +1,4 @@
-"""What is written for XLA:CPU alone: the same numbers, laid out for the products it is fast at.
+"""Code for XLA:CPU alone: the same numbers, laid out for the products it computes fast.
 
 docs/performance.md has the measurements behind each of these.
 """

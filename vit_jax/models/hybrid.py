@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import flax.linen as nn
 from jax import Array, lax
+from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from vit_jax.models.sharding import BATCH, constrain
@@ -23,26 +24,27 @@ def resnet_stem(
 ) -> Array:  # b H W c -> b h w d
     """Root (stride 4), then stages; each but the first halves the grid and doubles the width.
 
-    `norm_eps` is of the GroupNorms. `variance_eps` standardises kernels timm's way: added to the
-    variance, where the published weights have 1e-5 added to the deviation.
+    `norm_eps` is the epsilon of the GroupNorms. With `variance_eps`, kernels are standardised as
+    timm does, with an epsilon added to the variance; the published weights have 1e-5 added to the
+    standard deviation.
 
     A function and not a module: published files keep these parameters at the root of the tree, so
     they must land in the scope of whichever module calls this.
     """
     width = int(64 * width_factor)
-    eps = {"norm_eps": norm_eps, "variance_eps": variance_eps}
     x = StdConv(width, (7, 7), 2, dtype, variance_eps, name="conv_root")(x.astype(dtype))
     x = nn.relu(nn.GroupNorm(epsilon=norm_eps, dtype=dtype, name="gn_root")(x))
     x = constrain(nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME"), BATCH)
     for stage, num_units in enumerate(num_layers):
         stride = 1 if stage == 0 else 2
         name = f"block{stage + 1}"
-        x = ResNetStage(num_units, width * 2**stage, stride, dtype, **eps, name=name)(x)
+        shape = (num_units, width * 2**stage, stride)
+        x = ResNetStage(*shape, dtype, norm_eps, variance_eps, name=name)(x)
     return x
 
 
 class ResNetStage(nn.Module):
-    """Units of one width, the first of which strides."""
+    """Units of one width; the first has the stage's stride."""
 
     num_units: int
     features: int
@@ -67,9 +69,7 @@ class ResNetStage(nn.Module):
 
 
 class BottleneckUnit(nn.Module):
-    """1×1, 3×3 (which strides), 1×1 to four times the width; projects the input if its shape
-    changes.
-    """
+    """1×1, 3×3 (strided), 1×1 to four times the width; projects the input if its shape changes."""
 
     features: int
     stride: int
@@ -79,13 +79,15 @@ class BottleneckUnit(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        def conv(y, features, size, name, stride=1):
+        def conv(y: Array, features: int, size: int, name: str, stride: int = 1) -> Array:
             shape = (features, (size, size), stride)
             return StdConv(*shape, self.dtype, self.variance_eps, name=f"conv{name}")(y)
 
-        def norm(y, name, **options):
-            name = f"gn{name}"
-            return nn.GroupNorm(epsilon=self.norm_eps, dtype=self.dtype, name=name, **options)(y)
+        def norm(y: Array, name: str, init: Initializer = nn.initializers.ones) -> Array:
+            group_norm = nn.GroupNorm(
+                epsilon=self.norm_eps, dtype=self.dtype, scale_init=init, name=f"gn{name}"
+            )
+            return group_norm(y)
 
         wide = 4 * self.features
         residual = x
@@ -93,12 +95,12 @@ class BottleneckUnit(nn.Module):
             residual = norm(conv(x, wide, 1, "_proj", self.stride), "_proj")
         y = nn.relu(norm(conv(x, self.features, 1, "1"), "1"))
         y = nn.relu(norm(conv(y, self.features, 3, "2", self.stride), "2"))
-        y = norm(conv(y, wide, 1, "3"), "3", scale_init=nn.initializers.zeros)
+        y = norm(conv(y, wide, 1, "3"), "3", nn.initializers.zeros)
         return constrain(nn.relu(residual + y), BATCH)
 
 
 class StdConv(nn.Module):
-    """A convolution whose kernel has zero mean and unit deviation per output channel, no bias."""
+    """A convolution without bias; its kernel has zero mean, unit deviation per output channel."""
 
     features: int
     kernel_size: tuple[int, int]
@@ -127,5 +129,5 @@ class StdConv(nn.Module):
 
 
 def stem_stride(num_layers: Sequence[int]) -> int:
-    """How many pixels of the image one step on the stem's output grid is."""
+    """Pixels of the image per step on the stem's output grid."""
     return 4 * 2 ** max(0, len(num_layers) - 1)

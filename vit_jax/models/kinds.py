@@ -1,4 +1,4 @@
-"""The kinds of model, one row each: how a kind is built, how deep it is, how it is recognised.
+"""The kinds of model, one row each: how to build one, how deep it is, how to recognise it.
 
 Code that must treat kinds differently asks this table; adding a kind is adding a row.
 """
@@ -6,22 +6,22 @@ Code that must treat kinds differently asks this table; adding a kind is adding 
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-import flax.linen as nn
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import ml_collections
 
+from vit_jax.aliases import Params, Size
 from vit_jax.models.hybrid import stem_stride
 from vit_jax.models.layers import ATTENTION
 from vit_jax.models.mixer import MlpMixer
 from vit_jax.models.vit import VisionTransformer
 
-Size = tuple[int, int]  # height, width
-Fields = dict[str, Any]
+Model = VisionTransformer | MlpMixer
+Fields = Mapping[str, Any]  # of a model, by name
 
 
 class Shaped(Protocol):
@@ -33,7 +33,7 @@ Shapes = Mapping[str, Shaped]  # by flat parameter name, `Transformer/encoderblo
 
 
 class Found(NamedTuple):
-    """What parameter shapes tell: the model's fields, its grid if they tell it, its channels."""
+    """A model, as far as its parameter shapes show it."""
 
     fields: Fields
     grid: Size | None
@@ -41,26 +41,26 @@ class Found(NamedTuple):
 
 
 class Kind(NamedTuple):
-    module: type[nn.Module]
+    module: type[Model]
     block: str  # blocks are named {block}_0, {block}_1, … in the parameter tree
     num_layers: Callable[[Any], int]
-    with_layers: Callable[[Any, int], nn.Module]  # the same model with another number of blocks
+    with_layers: Callable[[Any, int], Model]  # the same model with another number of blocks
     from_shapes: Callable[[Shapes], Found | None]
     any_resolution: bool  # whether it runs at other sizes than it was trained at
     tokens: str  # the module whose output is the tokens before they are pooled
 
 
-def kind_of(model: nn.Module) -> Kind:
+def find_kind(model: Model) -> Kind:
     return next(kind for kind in KINDS if isinstance(model, kind.module))
 
 
-def build_model(fields: Mapping[str, Any], num_classes: int | None) -> Any:
+def build_model(fields: Fields, num_classes: int | None) -> Model:
     """The model with these fields, of the kind whose required fields are all there."""
-    return module_with(fields)(num_classes=num_classes, **fields)  # type: ignore
+    return module_with(fields)(num_classes=num_classes, **fields)
 
 
-def module_with(fields: Mapping[str, Any]) -> type[nn.Module]:
-    """The class of the model with these fields."""
+def module_with(fields: Iterable[str]) -> type[Model]:
+    """The class of the model that has fields of these names."""
     missing = {kind.module: _required(kind.module) - set(fields) for kind in KINDS}
     nearest = min(missing, key=lambda module: len(missing[module]))
     if missing[nearest]:
@@ -68,14 +68,14 @@ def module_with(fields: Mapping[str, Any]) -> type[nn.Module]:
     return nearest
 
 
-def _required(module: type[nn.Module]) -> set[str]:
+def _required(module: type[Model]) -> set[str]:
     required = {f.name for f in dataclasses.fields(module) if f.default is dataclasses.MISSING}
     return required - {"num_classes", "parent"}
 
 
-def model_fields(model: nn.Module) -> Fields:
-    """What a card says of a model, in JSON's types: all fields that are not at their default, but
-    neither the number of classes nor how the model is computed, which is the reader's choice.
+def model_fields(model: Model) -> Fields:
+    """A model as its card describes it, in JSON's types: the fields that are not at their default,
+    except the number of classes and those that say how it is computed (the reader's choice).
     """
     left_out = (*HOW_COMPUTED, "num_classes", "parent", "name")
     return {
@@ -90,16 +90,16 @@ HOW_COMPUTED = ("dtype", "attention_kernel", "scan", "remat", "encoder")
 
 def _plain(value: Any) -> Any:
     """Dicts and lists; entries that are None are left out."""
-    if isinstance(value, Mapping | ml_collections.ConfigDict | ml_collections.FrozenConfigDict):
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
         return {key: _plain(item) for key, item in value.items() if item is not None}
     return list(value) if isinstance(value, tuple) else value
 
 
-def num_layers(model: nn.Module) -> int:
-    return kind_of(model).num_layers(model)
+def num_layers(model: Model) -> int:
+    return find_kind(model).num_layers(model)
 
 
-def patch_stride(model: Any) -> Size:
+def patch_stride(model: Model) -> Size:
     """Pixels of the image per step on the grid of patches, (height, width)."""
     resnet = getattr(model, "resnet", None)
     stride = stem_stride(resnet["num_layers"]) if resnet else 1
@@ -108,36 +108,41 @@ def patch_stride(model: Any) -> Size:
 
 
 def parameter_shapes(
-    model: nn.Module, image_size: Size | None, channels: int
+    model: Model, image_size: Size | None, channels: int
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Flat name to shape of every parameter.
 
     Traces one block and repeats it, so a deep model costs as little as a shallow one.
     """
-    kind, size = kind_of(model), image_size or patch_stride(model)
+    kind, size = find_kind(model), image_size or patch_stride(model)
     image = jax.ShapeDtypeStruct((1, *size, channels), jnp.float32)
     short = kind.with_layers(model, 1)
     variables = jax.eval_shape(lambda x: short.init(jax.random.key(0), x, train=False), image)
     shapes: dict[str, jax.ShapeDtypeStruct] = {}
-    for name, leaf in flax.traverse_util.flatten_dict(variables["params"], sep="/").items():
+    for name, leaf in flatten(variables["params"]).items():
         repeats = kind.num_layers(model) if name.startswith(f"{kind.block}_0/") else 1
         for i in range(repeats):
             shapes[name.replace(f"{kind.block}_0/", f"{kind.block}_{i}/")] = leaf
     return shapes
 
 
-def recognise(shapes: Shapes) -> Found | None:
-    """The model that parameters of these names and shapes are of; None if it is none of ours.
+def flatten(params: Params) -> dict[str, Any]:
+    """The leaves by flat parameter name."""
+    return flax.traverse_util.flatten_dict(params, sep="/")
 
-    Shapes tell all but the pooling of a model without a class token (taken to be `gap`), positions
-    that are not learned (taken to be none), the GELU and the epsilon (Google's).
+
+def recognise(shapes: Shapes) -> Found | None:
+    """The model that has parameters of these names and shapes; None if it is none of ours.
+
+    Shapes do not show the pooling of a model without a class token (`gap` is assumed), positions
+    that are not learned (none), the GELU and the epsilon (Google's).
     """
     found = (kind.from_shapes(shapes) for kind in KINDS)
     return next((one for one in found if one is not None), None)
 
 
 def square(num_patches: int) -> Size | None:
-    """The square grid of so many patches, or None."""
+    """The square grid of this many patches, or None."""
     side = math.isqrt(max(0, num_patches))
     return (side, side) if side and side * side == num_patches else None
 
@@ -145,7 +150,7 @@ def square(num_patches: int) -> Size | None:
 # Vision Transformers
 
 
-def _vit_with_layers(model: VisionTransformer, num_layers: int) -> nn.Module:
+def _vit_with_layers(model: VisionTransformer, num_layers: int) -> VisionTransformer:
     if model.transformer is None:
         return model
     return model.clone(transformer={**model.transformer, "num_layers": num_layers})
@@ -165,7 +170,7 @@ def _vit_from_shapes(shapes: Shapes) -> Found | None:
         return None
     ph, pw, channels, width = patches.shape
     _, num_heads, head_dim = query.shape
-    fields: Fields = {
+    fields: dict[str, Any] = {
         "patches": {"size": (ph, pw)},
         "hidden_size": width,
         "transformer": {
@@ -187,7 +192,7 @@ def _vit_from_shapes(shapes: Shapes) -> Found | None:
         "position": _position(shapes, block),
     }
     if root := shapes.get("conv_root/kernel"):
-        stages = []
+        stages: list[int] = []
         while units := _units(shapes, len(stages) + 1):
             stages.append(units)
         channels, root_width = root.shape[2:]
@@ -247,9 +252,9 @@ def _mixer_from_shapes(shapes: Shapes) -> Found | None:
     return Found(fields, square(tokens.shape[0]), channels)
 
 
-def count_blocks(shapes: Mapping[str, Any], block: str) -> int:
+def count_blocks(names: Iterable[str], block: str) -> int:
     pattern = re.compile(re.escape(block) + r"_(\d+)/")
-    return len({match[1] for name in shapes if (match := pattern.match(name))})
+    return len({match[1] for name in names if (match := pattern.match(name))})
 
 
 def _size(shapes: Shapes, name: str, axis: int) -> int | None:

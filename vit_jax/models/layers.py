@@ -7,7 +7,7 @@ stay in float32 whatever `dtype` is.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import ml_collections
 from jax import Array
 from jax.typing import DTypeLike
+from ml_collections.config_dict import FrozenConfigDict
 
 from vit_jax.models import attention
 from vit_jax.models.cpu import patches_as_rows, with_fast_gradient
@@ -25,7 +26,7 @@ from vit_jax.models.sharding import BATCH, TENSOR, constrain, splits_heads, targ
 
 ATTENTION = "MultiHeadDotProductAttention_0"  # its name in blocks and pooling heads
 
-GELU = {
+GELU: dict[str, Callable[[Array], Array]] = {
     "tanh": lambda x: nn.gelu(x, approximate=True),
     "erf": lambda x: nn.gelu(x, approximate=False),
 }
@@ -33,11 +34,10 @@ GELU = {
 
 @dataclasses.dataclass(kw_only=True)
 class BlockFields:
-    """The options of a block, each declared here once, off by default.
+    """The options of a block, each declared once, here, and off by default.
 
-    `VisionTransformer`, `Encoder` and `EncoderBlock` inherit these fields, and each hands all of
-    them to the next with `shared_fields`. A new option costs its line here and the line that uses
-    it.
+    `VisionTransformer`, `Encoder` and `EncoderBlock` inherit these fields, and each passes all of
+    them on with `shared_fields`. A new option costs its line here and the line that uses it.
     """
 
     qkv_bias: bool = True
@@ -48,27 +48,26 @@ class BlockFields:
     attention_kernel: str = "auto"  # or a name in attention.KERNELS
 
 
-def shared_fields(group: type, module: Any) -> dict[str, Any]:
-    """A module's values for the fields that it has from `group`."""
+def shared_fields(group: type[BlockFields], module: BlockFields) -> dict[str, Any]:
+    """A module's values for the fields that it inherits from `group`."""
     return {field.name: getattr(module, field.name) for field in dataclasses.fields(group)}
 
 
 def freeze_fields(module: nn.Module, *names: str) -> None:
-    """Makes fields that are mappings immutable, so that a model can be hashed, compared and closed
-    over by jit. Lists become tuples: a model from JSON equals the same model from Python.
+    """Makes fields that are mappings immutable, so that jit can hash and compare a model. Lists
+    become tuples: a model from JSON equals the same model from Python.
     """
     for name in names:
         value = getattr(module, name)
         if isinstance(value, Mapping | ml_collections.ConfigDict):
             plain = {key: tuple(v) if isinstance(v, list) else v for key, v in value.items()}
-            object.__setattr__(module, name, ml_collections.FrozenConfigDict(plain))
+            object.__setattr__(module, name, FrozenConfigDict(plain))
 
 
 class EncoderBlock(nn.Module, BlockFields):
-    """Attention, then MLP, each on normalised tokens and added to what was there.
+    """Attention, then MLP, each on normalised tokens and added to its input.
 
-    `relative_position` is (grid, leading, trailing) where attention carries a relative position
-    bias.
+    `relative_position` is (grid, leading, trailing) where attention has a relative position bias.
     """
 
     mlp_dim: int
@@ -123,10 +122,10 @@ class EncoderBlock(nn.Module, BlockFields):
 
 
 class Dropout(nn.Module):
-    """linen's dropout, number for number, with the mask made before it is used.
+    """linen's dropout, number for number, with the mask computed apart.
 
-    Left to itself a TPU compiler puts the random numbers into the matrix product next to them, and
-    takes minutes for it.
+    Otherwise the TPU compiler fuses the random numbers into the neighbouring matrix product, which
+    takes it minutes.
     """
 
     rate: float
@@ -135,7 +134,7 @@ class Dropout(nn.Module):
     def __call__(self, x: Array, *, train: bool) -> Array:
         if not train or self.rate == 0.0:
             return x
-        if self.rate == 1.0:  # nothing is left, and nothing is divided by zero
+        if self.rate == 1.0:  # avoids the division by zero
             return jnp.zeros_like(x)
         keep = 1.0 - self.rate
         kept = jax.random.bernoulli(self.make_rng("dropout"), keep, x.shape)
@@ -143,7 +142,7 @@ class Dropout(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A learned factor per channel on each half of a block (Touvron et al. 2021; DINOv2 has it)."""
+    """A learned factor per channel on each half of a block (Touvron et al. 2021; in DINOv2)."""
 
     init_value: float
     dtype: DTypeLike = jnp.float32
@@ -155,12 +154,11 @@ class LayerScale(nn.Module):
 
 
 class MultiHeadDotProductAttention(nn.Module):
-    """Attention of `x` over itself, or over `context` where one is given.
+    """Attention of `x` over itself, or over `context` if one is given.
 
-    Parameters as linen's module of this name: `query`, `key`, `value` with kernels (d, heads,
+    Parameters as in linen's module of this name: `query`, `key`, `value` with kernels (d, heads,
     head), `out` with (heads, head, d). `head_dim` is d / num_heads unless set. `qkv_bias` does not
-    touch the bias of `out`. The weights are there for `capture` whatever kernel computed the
-    result.
+    affect the bias of `out`. `capture` gets the weights whichever kernel computes the result.
     """
 
     num_heads: int
@@ -194,7 +192,7 @@ class MultiHeadDotProductAttention(nn.Module):
             kernel=self.kernel,
         )  # b n h e
         if self.has_variable("perturbations", "attention"):
-            # Zeros, whose gradient is the weights' own; no kernel need hold the weights for it.
+            # Zeros whose gradient is that of the weights, which no kernel has to keep for it.
             added = self.get_variable("perturbations", "attention").astype(value.dtype)
             y = y + jnp.einsum("bhqk,bkhe->bqhe", added, value)
         if self.is_mutable_collection("intermediates"):
@@ -202,6 +200,7 @@ class MultiHeadDotProductAttention(nn.Module):
             self.sow("intermediates", "attention", weights, reduce_fn=keep_latest)
 
         kernel, out_bias = Projection((self.num_heads, head_dim), (width,), True, name="out")()
+        assert out_bias is not None
         kernel = with_fast_gradient(kernel, train, num_inputs=2).astype(self.dtype)
         y = jnp.tensordot(y, kernel, 2) + out_bias.astype(self.dtype)
         return constrain(y, BATCH)
@@ -215,18 +214,19 @@ class MultiHeadDotProductAttention(nn.Module):
             for name in ("query", "key", "value")
         }
         if context is x and target_platform() == "cpu" and not splits_heads():
-            # One matmul three times as wide keeps a CPU's cores busier than three.
+            # One matmul three times as wide uses a CPU's cores better than three.
             kernels, biases = zip(*parameters.values(), strict=True)
             bias = jnp.stack(biases) if self.qkv_bias else None
             kernel = with_fast_gradient(jnp.stack(kernels, axis=1), train)
             y = self._dense(x, kernel, bias)  # b n 3 h e
             return y[:, :, 0], y[:, :, 1], y[:, :, 2]
-        inputs = {"query": x, "key": context, "value": context}
-        return tuple(self._dense(inputs[name], *parameters[name]) for name in parameters)
+        query = self._dense(x, *parameters["query"])
+        key, value = (self._dense(context, *parameters[name]) for name in ("key", "value"))
+        return query, key, value
 
     def _dense(self, x: Array, kernel: Array, bias: Array | None) -> Array:
-        """x · kernel over kernel's first axis, whatever the shape of the rest."""
-        # With the heads' axes in the product, a TPU writes them in the order attention reads them.
+        """x · kernel over the kernel's first axis; the others stay as they are."""
+        # With the heads' axes in the product, a TPU writes them in the order attention reads.
         y = jnp.tensordot(x, kernel.astype(self.dtype), 1)
         return y if bias is None else y + bias.astype(self.dtype)
 
@@ -246,7 +246,7 @@ class Projection(nn.Module):
 
 
 class MlpBlock(nn.Module):
-    """Dense, GELU, dense, applied to every token alone.
+    """Dense, GELU, dense, applied to every token on its own.
 
     Published Google weights were trained with the tanh GELU; erf would shift their logits by 7e-4.
     """
@@ -279,11 +279,10 @@ class MlpBlock(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """Cuts the image into patches and maps each to a vector: a convolution whose stride is its
-    kernel.
+    """Cuts images into patches and maps each to a vector: a convolution with stride = kernel size.
 
-    Computed as reshape and matmul on a CPU, which is the same and faster there. `norm` puts a
-    LayerNorm on the raw patches and one on their vectors (lucidrains' ViT).
+    On a CPU it is computed as a reshape and a matmul, which is faster there. `norm` adds a
+    LayerNorm to the raw patches and another to their vectors (lucidrains' ViT).
     """
 
     features: int
@@ -310,7 +309,7 @@ class PatchEmbedding(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
 
         if target_platform() != "cpu" and not self.norm:
-            # Patches laid out as rows would be one more copy of the images.
+            # Laying patches out as rows would copy the images once more.
             x = jax.lax.conv_general_dilated(
                 images.astype(self.dtype),
                 kernel.astype(self.dtype),
@@ -330,7 +329,7 @@ class PatchEmbedding(nn.Module):
 
 
 class MAPHead(nn.Module):
-    """Attention pooling: one learned probe looks at all tokens. Names as in big_vision."""
+    """Attention pooling: one learned probe attends to all tokens. Names as in big_vision."""
 
     mlp_dim: int
     num_heads: int
@@ -351,11 +350,11 @@ class MAPHead(nn.Module):
         return (x + y)[:, 0]
 
 
-def _flat_xavier(num_inputs: int):
+def _flat_xavier(num_inputs: int) -> Callable[[Array, tuple[int, ...]], Array]:
     """Xavier-uniform as if the kernel were the matrix it stands for."""
     init = nn.initializers.xavier_uniform()
 
-    def flat_init(key, shape, dtype=jnp.float32):
+    def flat_init(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         matrix = (math.prod(shape[:num_inputs]), math.prod(shape[num_inputs:]))
         return init(key, matrix, dtype).reshape(shape)
 
@@ -363,15 +362,14 @@ def _flat_xavier(num_inputs: int):
 
 
 def perturbed(module: nn.Module, name: str, value: Array) -> Array:
-    """The value, plus what a caller put into `perturbations` for it, if anything.
-
-    So that a gradient can be taken by it, or another value put in its place.
+    """The value plus what the caller put into `perturbations` for it, if anything: a gradient can
+    be taken by it, or another value put in its place.
     """
     if not module.has_variable("perturbations", name):
         return value
     return value + module.get_variable("perturbations", name).astype(value.dtype)
 
 
-def keep_latest(_, value):
-    """For `sow`: a captured value is the value, not a tuple of all values so far."""
+def keep_latest(_: object, value: Array) -> Array:
+    """For `sow`: a captured value is the value itself, not a tuple of all values so far."""
     return value

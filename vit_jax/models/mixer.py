@@ -1,13 +1,13 @@
 """MLP-Mixer (Tolstikhin et al. 2021): tokens mixed by one MLP, channels by another."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from vit_jax.aliases import Size
 from vit_jax.models.layers import GELU, PatchEmbedding, freeze_fields, keep_latest, perturbed
 from vit_jax.models.sharding import BATCH, TENSOR, constrain
 
@@ -45,9 +45,9 @@ class MixerBlock(nn.Module):
 
 
 class MlpMixer(nn.Module):
-    """An image in, class scores out. Bound to its grid: token mixing has that size."""
+    """An image in, class scores out. Tied to its grid: token mixing has that size."""
 
-    patches: Mapping[str, Any]
+    patches: Mapping[str, Size]
     num_classes: int | None
     num_blocks: int
     hidden_dim: int
@@ -62,9 +62,10 @@ class MlpMixer(nn.Module):
 
     @nn.compact
     def __call__(self, images: Array, *, train: bool = False) -> Array:  # b H W c -> b k
-        del train  # a Mixer has no dropout; the argument is every model's
-        patch_size = tuple(self.patches["size"])
-        x = PatchEmbedding(self.hidden_dim, patch_size, dtype=self.dtype, name="stem")(images)
+        del train  # a Mixer has no dropout; all models take the argument
+        x = PatchEmbedding(self.hidden_dim, self.patches["size"], dtype=self.dtype, name="stem")(
+            images
+        )
         x = perturbed(self, "patch_embedding", x)
         self.sow("intermediates", "patch_embedding", x, reduce_fn=keep_latest)
         x = x.reshape(x.shape[0], -1, x.shape[-1])  # b n d

@@ -1,8 +1,8 @@
 """How tokens learn where they are: the kinds of position embedding.
 
 `learned` is what the published checkpoints use. The other kinds follow the ablation of the ViT
-paper (Dosovitskiy et al. 2021, appendix D.4) and sin-cos (Chen et al. 2021). Rescaling a grid to
-another resolution is a matter of loaded weights and lives in `vit_jax.checkpoint`.
+paper (Dosovitskiy et al. 2021, appendix D.4) and sin-cos (Chen et al. 2021). Rescaling a loaded
+grid to another resolution is the business of `vit_jax.checkpoint`.
 """
 
 import flax.linen as nn
@@ -12,15 +12,15 @@ from jax import Array
 
 KINDS = ("learned", "none", "learned2d", "sincos2d", "relative")
 
-# init of every learned position, as in the published models
+# as in the published models
 _INIT = nn.initializers.normal(stddev=0.02)
 
 
 class PositionEmbedding(nn.Module):
     """Adds a position to each token. `relative` adds nothing here: it biases the attention.
 
-    The tokens are one class token or none, then the grid row by row. `learned` has a row for the
-    class token too, as published; the 2-D kinds leave it alone (it is a learned vector anyway).
+    The tokens are the class token, if there is one, then the grid row by row. `learned` has a row
+    for the class token too, as published; the 2-D kinds skip it (it is a learned vector anyway).
     """
 
     kind: str
@@ -43,7 +43,7 @@ class PositionEmbedding(nn.Module):
         return x + jnp.pad(table, ((num_extra, 0), (0, 0))).astype(x.dtype)
 
     def _learned_2d(self, width: int) -> Array:
-        """Half of the channels say the column (x), half the row (y)."""
+        """Half of the channels encode the column (x), half the row (y)."""
         h, w = self.grid
         of_column = self.param("pos_embedding_x", _INIT, (w, width // 2))
         of_row = self.param("pos_embedding_y", _INIT, (h, width - width // 2))
@@ -65,7 +65,7 @@ def sincos_2d(h: int, w: int, width: int, temperature: float = 10_000.0) -> np.n
 class RelativePositionBias(nn.Module):
     """A bias per head for each 2-D offset between two patches, added to the attention logits.
 
-    Tokens that have no place on the grid (class token, registers) share three biases per head: to a
+    Tokens that are not on the grid (class token, registers) share three biases per head: to a
     patch, from a patch, and among themselves.
     """
 
@@ -89,7 +89,7 @@ class RelativePositionBias(nn.Module):
 
 
 def offset_index(h: int, w: int) -> np.ndarray:
-    """Which of the (2h-1)(2w-1) offsets leads from patch i to patch j. (h·w, h·w)"""
+    """The index, among the (2h-1)(2w-1) offsets, of that from patch i to patch j. (h·w, h·w)"""
     row, column = (a.reshape(-1) for a in np.mgrid[:h, :w])
     down = row[None, :] - row[:, None] + h - 1
     right = column[None, :] - column[:, None] + w - 1

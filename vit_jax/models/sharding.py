@@ -18,8 +18,8 @@ BATCH = (REPLICA, DATA)  # examples are spread over both
 def constrain(x: Array, *axes: str | tuple[str, ...] | None) -> Array:
     """`x` with its dimensions spread over these axes of the mesh, whole along the others.
 
-    Without it the compiler may follow the parameters instead and gather the batch. A dimension that
-    an axis does not divide stays whole.
+    Without it the compiler may follow the parameters instead and gather the batch. A dimension
+    whose size is not divisible by an axis stays whole.
     """
     mesh = automatic_mesh()
     if mesh is None:
@@ -53,7 +53,7 @@ def axis_size(mesh: AbstractMesh, axis: str | tuple[str, ...] | None) -> int:
 def target_platform() -> str:
     """What the program being traced will run on: cpu, gpu or tpu.
 
-    The mesh knows where there is one, also when a program is compiled on a CPU for another machine.
+    A mesh knows, even when a program is compiled on a CPU for another machine.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return device.platform if device is not None else jax.default_backend()

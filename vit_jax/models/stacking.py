@@ -1,22 +1,23 @@
 """Two layouts of the encoder's blocks, and the way between them.
 
-Published trees name each block: `encoderblock_0`, `encoderblock_1`, … A scan over layers wants one
-`encoderblock` whose arrays have a leading depth axis. Both functions leave a tree that is already
-in the layout asked for as it is, and work at any depth of the tree.
+Published trees name each block: `encoderblock_0`, `encoderblock_1`, … A scan over layers needs one
+`encoderblock` whose arrays have a leading depth axis. Both functions work at any depth of a tree,
+and do not change one that already has the wanted layout.
 """
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from vit_jax.aliases import Params
 
 STACKED = "encoderblock"
 _NUMBERED = re.compile(STACKED + r"_(\d+)")
 
 
-def stack_blocks(tree: Mapping[str, Any]) -> dict[str, Any]:
+def stack_blocks(tree: Params) -> Params:
     """Published layout to scanned layout: encoderblock_i -> encoderblock, stacked along axis 0."""
     result, blocks = {}, {}
     for name, value in tree.items():
@@ -33,7 +34,7 @@ def stack_blocks(tree: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def unstack_blocks(tree: Mapping[str, Any]) -> dict[str, Any]:
+def unstack_blocks(tree: Params) -> Params:
     """Scanned layout to published layout: encoderblock -> encoderblock_0, encoderblock_1, …"""
     result = {}
     for name, value in tree.items():

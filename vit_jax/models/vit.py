@@ -5,7 +5,7 @@ Fields, call and parameter names are those of google-research/vision_transformer
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from vit_jax.aliases import Size
 from vit_jax.models.hybrid import resnet_stem
 from vit_jax.models.layers import (
     BlockFields,
@@ -31,12 +32,12 @@ from vit_jax.models.position import PositionEmbedding
 from vit_jax.models.sharding import BATCH, constrain
 from vit_jax.models.stacking import stack_blocks, unstack_blocks
 
-# What is classified: the class token, the mean of the patches, the mean of class token and patches
-# (vit-pytorch), what attention pooling finds, or every token alone.
+# What the head sees: the class token, the mean of the patches, the mean of class token and patches
+# (vit-pytorch), the result of attention pooling, or every token on its own.
 CLASSIFIERS = ("token", "gap", "mean", "map", "unpooled", "token_unpooled")
 WITH_CLASS_TOKEN = ("token", "mean", "token_unpooled")
 
-# What the backward pass keeps of each block instead of computing it again.
+# What the backward pass keeps of each block; the rest it computes again.
 REMAT_POLICIES = {
     "full": jax.checkpoint_policies.nothing_saveable,
     "dots": jax.checkpoint_policies.dots_saveable,
@@ -46,7 +47,7 @@ REMAT_POLICIES = {
 
 @dataclasses.dataclass(kw_only=True)
 class EncoderFields(BlockFields):
-    """What `VisionTransformer` hands to its encoder beside the options of a block."""
+    """What `VisionTransformer` passes to its encoder, including the options of a block."""
 
     position: str = "learned"  # or another of position.KINDS
     num_registers: int = 0
@@ -57,7 +58,7 @@ class EncoderFields(BlockFields):
 class Encoder(nn.Module, EncoderFields):
     """Position embedding, the stack of blocks, and a last LayerNorm.
 
-    Register tokens (Darcet et al. 2024) are the encoder's own: appended after the positions,
+    Register tokens (Darcet et al. 2024) stay inside the encoder: appended after the positions,
     dropped before it returns. Stochastic depth rises linearly from 0 at the first block to its rate
     at the last.
     """
@@ -69,7 +70,7 @@ class Encoder(nn.Module, EncoderFields):
     attention_dropout_rate: float = 0.1
     stochastic_depth_rate: float = 0.0
     head_dim: int | None = None
-    grid: tuple[int, int] = (1, 1)
+    grid: Size = (1, 1)
     final_norm: bool = True
 
     @nn.compact
@@ -108,9 +109,9 @@ class Encoder(nn.Module, EncoderFields):
                 x = run(make_block(name=f"encoderblock_{i}"), x)
             return x
 
-        def scan_body(block, x, rate):
-            rate = rate if self.stochastic_depth_rate else 0.0
-            return _run_block(block, x, train=train, drop_path_rate=rate), None
+        def scan_body(block: EncoderBlock, x: Array, rate: Array) -> tuple[Array, None]:
+            drop_path_rate = rate if self.stochastic_depth_rate else 0.0
+            return _run_block(block, x, train=train, drop_path_rate=drop_path_rate), None
 
         scan = nn.scan(
             self._rematerialised(scan_body, prevent_cse=False),
@@ -120,12 +121,14 @@ class Encoder(nn.Module, EncoderFields):
         )
         return scan(make_block(name="encoderblock"), x, jnp.array(rates, x.dtype))[0]
 
-    def _rematerialised(self, function, **options):
+    def _rematerialised(
+        self, function: Callable[..., Any], prevent_cse: bool = True
+    ) -> Callable[..., Any]:
         if not self.remat:
             return function
         if self.remat not in REMAT_POLICIES:
             raise ValueError(f"No remat policy {self.remat!r}; choose {', '.join(REMAT_POLICIES)}.")
-        return nn.remat(function, policy=REMAT_POLICIES[self.remat], **options)
+        return nn.remat(function, policy=REMAT_POLICIES[self.remat], prevent_cse=prevent_cse)
 
 
 class VisionTransformer(nn.Module, EncoderFields):
@@ -137,7 +140,7 @@ class VisionTransformer(nn.Module, EncoderFields):
     """
 
     num_classes: int | None
-    patches: Mapping[str, Any]
+    patches: Mapping[str, Size]
     transformer: Mapping[str, Any] | None
     hidden_size: int
     resnet: Mapping[str, Any] | None = None
@@ -169,7 +172,7 @@ class VisionTransformer(nn.Module, EncoderFields):
             x = resnet_stem(x, **self.resnet, dtype=self.dtype)
         x = PatchEmbedding(
             self.hidden_size,
-            tuple(self.patches["size"]),
+            self.patches["size"],
             norm=self.patch_norm,
             norm_eps=self.norm_eps,
             dtype=self.dtype,
@@ -194,6 +197,7 @@ class VisionTransformer(nn.Module, EncoderFields):
         elif self.classifier in ("gap", "mean"):
             x = x.mean(axis=range(1, x.ndim - 1))
         elif self.classifier == "map":
+            assert self.transformer is not None
             x = MAPHead(
                 mlp_dim=self.transformer["mlp_dim"],
                 num_heads=self.transformer["num_heads"],
@@ -206,29 +210,32 @@ class VisionTransformer(nn.Module, EncoderFields):
         if self.fc_norm:
             norm = nn.LayerNorm(epsilon=self.norm_eps, dtype=self.dtype, name="fc_norm")
             x = norm(x)
-            distilled = norm(distilled) if self.distilled else None
+            distilled = norm(distilled) if distilled is not None else None
         if self.representation_size is not None:
             x = nn.tanh(nn.Dense(self.representation_size, dtype=self.dtype, name="pre_logits")(x))
         self.sow("intermediates", "representation", x, reduce_fn=keep_latest)
         if self.num_classes:
-            x = self._head("head")(x)
-        if self.distilled:
-            x = (x + (self._head("head_dist")(distilled) if self.num_classes else distilled)) / 2
+            x = self._head(self.num_classes, "head")(x)
+        if distilled is not None:
+            if self.num_classes:
+                distilled = self._head(self.num_classes, "head_dist")(distilled)
+            x = (x + distilled) / 2
         return constrain(x.astype(jnp.float32), BATCH)
 
-    def _head(self, name: str) -> nn.Dense:
+    def _head(self, num_classes: int, name: str) -> nn.Dense:
         return nn.Dense(
-            self.num_classes,
+            num_classes,
             kernel_init=nn.initializers.zeros,
             bias_init=nn.initializers.constant(self.head_bias_init),
             dtype=self.dtype,
             name=name,
         )
 
-    def _encoder(self, grid: tuple[int, int]) -> nn.Module:
+    def _encoder(self, grid: Size) -> nn.Module:
+        assert self.transformer is not None
         encoder = self.encoder
         if self.scan:
-            # The scan sees stacked blocks; at the border the tree has the published names.
+            # The scan sees stacked blocks; the model's own parameters have the published names.
             encoder = nn.map_variables(
                 encoder,
                 "params",
@@ -246,5 +253,7 @@ class VisionTransformer(nn.Module, EncoderFields):
         )
 
 
-def _run_block(block: EncoderBlock, x: Array, *, train: bool, drop_path_rate) -> Array:
+def _run_block(
+    block: EncoderBlock, x: Array, *, train: bool, drop_path_rate: float | Array
+) -> Array:
     return block(x, train=train, drop_path_rate=drop_path_rate)

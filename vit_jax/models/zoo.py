@@ -9,12 +9,13 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import ml_collections
+from ml_collections.config_dict import placeholder
 
-from vit_jax.models.kinds import Shapes, build_model, module_with, recognise
+from vit_jax.models.kinds import Fields, Model, Shapes, build_model, module_with, recognise
 from vit_jax.models.vit import Encoder, EncoderFields
 
 
@@ -88,7 +89,7 @@ MODELS: dict[str, ViT | Mixer] = {
 }
 
 
-def get_model(name: str, *, num_classes: int | None, **overrides: Any) -> Any:
+def get_model(name: str, *, num_classes: int | None, **overrides: Any) -> Model:
     """A published model, by its name in MODEL_CONFIGS or AUGREG_CONFIGS.
 
     `overrides` are fields of the model; a nested one is merged: transformer={'dropout_rate': 0.1}.
@@ -96,9 +97,10 @@ def get_model(name: str, *, num_classes: int | None, **overrides: Any) -> Any:
     config = model_config(name)
     config.unlock()
     for field, value in overrides.items():
-        if isinstance(config.get(field), ml_collections.ConfigDict) and value is not None:
-            with config[field].unlocked():
-                config[field].update(value)
+        nested = config.get(field)
+        if isinstance(nested, ml_collections.ConfigDict) and value is not None:
+            with nested.unlocked():
+                nested.update(value)
         else:
             config[field] = value
     return build_model(config.to_dict(), num_classes)
@@ -117,7 +119,7 @@ def model_config(name: str) -> ml_collections.ConfigDict:
 
 
 def find_model(name: str) -> str:
-    """The model a short name means: 'b16' is ViT-B_16, 'r50l32' R50+ViT-L_32, 'G14' ViT-G_14."""
+    """The model a short name stands for: 'b16' is ViT-B_16, 'r50l32' is R50+ViT-L_32."""
     if name in MODEL_CONFIGS:
         return name
     for fold in (str, str.lower):
@@ -132,8 +134,8 @@ def _short(name: str) -> str:
 
 
 def full_model_config(name: str) -> ml_collections.ConfigDict:
-    """A published model's configuration with every other field of the model at its default, so
-    that each can be set from a command line.
+    """A published model's configuration with all other fields of the model at their defaults, so
+    that each can be set from the command line.
     """
     config = model_config(name)
     config.dtype = "float32"
@@ -150,22 +152,22 @@ def _add_defaults(config: ml_collections.ConfigDict, module: type, left_out: Seq
         if is_set or field.name in (*left_out, "parent", "name"):
             continue
         kinds = [kind for kind in typing.get_args(field.type) if kind in (int, float, str)]
-        optional = field.default is None and kinds  # None for now, and of this type when it is set
-        placeholder = ml_collections.config_dict.placeholder
+        optional = field.default is None and kinds  # None for now; of this type once it is set
         config[field.name] = placeholder(kinds[0]) if optional else field.default
 
 
 def guess_model(shapes: Shapes) -> str | None:
-    """The published model whose parameter shapes these are, or None."""
+    """The published model that has these parameter shapes, or None."""
     found = recognise(shapes)
     if found is None:
         return None
     identity = _identity(found.fields)
-    return next((name for name, c in MODEL_CONFIGS.items() if _identity(c) == identity), None)
+    configs = ((name, config.to_dict()) for name, config in MODEL_CONFIGS.items())
+    return next((name for name, fields in configs if _identity(fields) == identity), None)
 
 
-def _identity(config: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells published models apart: sizes, and what the answer is read from."""
+def _identity(config: Fields) -> tuple[Hashable, ...]:
+    """What tells published models apart: sizes, and what the head sees."""
     if "transformer" not in config:
         return *(config[name] for name in Mixer._fields[1:]), config["patches"]["size"]
     transformer, resnet = config["transformer"], config.get("resnet")
