@@ -14,6 +14,7 @@ from vit_jax import checkpoint
 from vit_jax.run.workdir import (
     download_steps,
     flat_config,
+    has_checkpoint,
     open_workdir,
     stored_config,
     upload_steps,
@@ -39,6 +40,20 @@ def test_a_run_of_another_version_with_other_options_goes_on(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(stored))
     with pytest.raises(ValueError, match=r"config.ema_decay was 0.0, now 0.9"):
         open_workdir(tmp_path, load_recipe()).__enter__()
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/new", "local"])
+def test_a_checkpoint_counts_when_it_is_whole(place, monkeypatch, tmp_path):
+    monkeypatch.setitem(file_systems, "s3", MemoryFileSystem)
+    path = epath.Path(place if "://" in place else tmp_path)
+    assert not has_checkpoint(path)
+    half = "5" if "://" in place else "5.orbax-checkpoint-tmp"
+    (path / "checkpoints" / half / "state").mkdir(parents=True)
+    (path / "checkpoints" / half / "state" / "array").write_text("half")
+    assert not has_checkpoint(path)
+    whole = path / "checkpoints" / ("5.whole" if "://" in place else "5")
+    whole.write_text("") if "://" in place else whole.mkdir()
+    assert has_checkpoint(path)
 
 
 def test_there_is_no_stored_config_before_the_first_run(tmp_path):

@@ -26,7 +26,7 @@ from vit_jax.preprocessing import Preprocessing
 Batch = dict[str, np.ndarray]
 
 _STREAM_LENGTH = 2**50  # examples: more than any run takes, and grain counts no further than 2**63
-_READ_AHEAD_BYTES = 2**30  # of images that readers may hold between them, about
+_READ_AHEAD_BYTES = 2**30  # of images that all readers together may hold, roughly
 
 
 def train_batches(

@@ -15,7 +15,7 @@ _TERM = re.compile(r"(?P<name>[^\[\]+]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)
 
 
 def select(expression: str, splits: Mapping[str, Sequence[T]], dataset: str) -> list[T]:
-    """The examples that an expression names, in order. `all` is every split after the other."""
+    """The examples that an expression names, in order. `all` is all splits, one after the other."""
     chosen: list[T] = []
     for name, start, stop in _terms(expression):
         if name == "all" and name not in splits:

@@ -115,9 +115,8 @@ def train_transform(config: ml_collections.ConfigDict) -> Callable[..., np.ndarr
     """The function of a raw image and a generator that crops, resizes, flips and augments.
 
     Its result is float32 and normalised, or uint8. It may write into an array given as its last
-    argument, and then returns that array.
-    Colour operations work on 8-bit images, as published; without them the float pipeline equals
-    the reference's to 0.01/255.
+    argument, and then returns that array. Colour operations work on 8-bit images, as published;
+    without them the float pipeline equals the reference's to 0.01/255.
     """
     wanted, options = preprocessing(config), config.augment
     area, mirror, jitter = options.crop_area, options.flip, options.color_jitter

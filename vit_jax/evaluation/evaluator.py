@@ -1,7 +1,7 @@
 """A model over every batch of a split: sums while it trains, or a row for every example.
 
-Training adds up on the devices, because of several processes none sees every example. `evaluate`
-runs in one process, and keeps each example's scores: for its calibration, confusions and features.
+Training sums on the devices, because no one of several processes sees every example. `evaluate`
+runs in one process and keeps what each example scored, for calibration, confusions and features.
 """
 
 import dataclasses
@@ -108,7 +108,7 @@ def evaluate_examples(
             rows |= score_examples(logits, batch["label"], loss)
             rows["prediction"] = logits.argmax(-1)
             rows["confidence"] = jax.nn.softmax(logits).max(-1)
-        if features:  # XLA sees that both begin alike, and computes that once
+        if features:  # XLA computes what both have in common once
             body = model.clone(num_classes=0)
             rows["features"] = body.apply({"params": params}, batch["image"], train=False)
         return rows

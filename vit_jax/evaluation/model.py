@@ -24,7 +24,7 @@ Progress = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int]
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What is known of a model after it has seen a split. What was not asked for is None."""
+    """What is known of a model after it ran over a split. What was not asked for is None."""
 
     checkpoint: str
     model: str | None
@@ -40,11 +40,20 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """The content of evaluation.json: one flat object."""
-        whole = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:-3]}
-        whole |= {"resolution": list(self.resolution), "classes": list(self.classes)}
-        whole |= self.scores.to_json() if self.scores else {}
-        whole |= {} if self.confusion is None else {"confusion_matrix": self.confusion.tolist()}
-        return whole | (self.probes.to_json() if self.probes else {})
+        confusion = {} if self.confusion is None else {"confusion_matrix": self.confusion.tolist()}
+        return {
+            "checkpoint": self.checkpoint,
+            "model": self.model,
+            "parameters": self.parameters,
+            "resolution": list(self.resolution),
+            "dataset": self.dataset,
+            "split": self.split,
+            "count": self.count,
+            "classes": list(self.classes),
+            **(self.scores.to_json() if self.scores else {}),
+            **confusion,
+            **(self.probes.to_json() if self.probes else {}),
+        }
 
 
 def evaluate_model(

@@ -48,7 +48,7 @@ class RunCheckpoints:
         return self._manager.best_step()
 
     def save(self, step: int, state: TrainState, *, card: Card) -> None:
-        """Starts saving and returns. The card's metrics, if it has any, decide which is best."""
+        """Starts saving and returns; the card's metrics, if any, decide which step is best."""
         if step == self.latest_step:
             return
         self._manager.save(
@@ -62,8 +62,8 @@ class RunCheckpoints:
     def restore(self, abstract_state: TrainState) -> TrainState:
         """The newest state, in the shapes, dtypes and shardings of `abstract_state`.
 
-        Leaves without a sharding land on the first device. Steps saved by older versions also hold
-        an item `data`, the place in the data, which `state.step` has made needless.
+        Leaves without a sharding land on the first device. Steps saved by older versions also have
+        an item `data` with the place in the data, which is not read: it is `state.step`.
         """
         first = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         abstract = jax.tree.map(

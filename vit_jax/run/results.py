@@ -1,4 +1,4 @@
-"""What a run has to show: its newest scores, the card of a checkpoint, and the end of it all."""
+"""What a run has to show: its newest scores, the card of its checkpoints, and its final report."""
 
 import logging
 import time
@@ -43,7 +43,7 @@ class Results:
         return scores
 
     def card(self, step: int | None) -> checkpoint.Card:
-        """With the scores, where the newest are of this step."""
+        """The card of a checkpoint at this step, with the scores if the newest are of this step."""
         is_scored = self.scores is not None and step == self.step
         return checkpoint.Card(
             self._program.model,
@@ -59,7 +59,7 @@ class Results:
     def finish(
         self, state: TrainState, directory: Workdir, checkpoints: RunCheckpoints, report: Report
     ) -> None:
-        """Exports the weights, and says how it went and what to try next."""
+        """Exports the weights, and logs how the run went and what to try next."""
         assert self.scores is not None
         if best := checkpoints.best_step:
             log.info("The best checkpoint is step %s.", f"{best:,}")

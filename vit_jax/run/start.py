@@ -1,4 +1,4 @@
-"""How a run begins: its directory, the weights it starts from, its first state, what it says."""
+"""How a run begins: its directory, the weights it starts from, its first state, its summary."""
 
 import contextlib
 import dataclasses
@@ -26,23 +26,23 @@ from vit_jax.training.state import TrainState
 
 log = logging.getLogger("vit_jax.train")
 
-# What weights were trained with, whatever a recipe says: every option of a block, and two more.
+# Fields that the weights decide, whatever the recipe says: the options of a block, and two more.
 _OF_THE_WEIGHTS = [f.name for f in dataclasses.fields(BlockFields) if f.name not in HOW_COMPUTED]
 _OF_THE_WEIGHTS += ["patch_norm", "fc_norm"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    config: ml_collections.ConfigDict  # with the fields that the weights bring
+    config: ml_collections.ConfigDict  # with the fields that the weights decide
     directory: Workdir
-    stop: Any  # its `at(step)` says whether to stop there
+    stop: Any  # `stop.at(step)` says whether to stop after that step
     pretrained: checkpoint.Checkpoint | None  # open until `close_weights`
     close_weights: Any
 
 
 @contextlib.contextmanager
 def open_run(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Iterator[Start]:
-    """Opens the weights to start from and the directory; from here on signals save and stop."""
+    """Opens the initial weights and the directory; from here on, a signal means save and stop."""
     with contextlib.ExitStack() as weights:
         pretrained = weights.enter_context(open_pretrained(config, workdir))
         config = with_fields_of_weights(config, pretrained, stored_config(workdir))
@@ -58,7 +58,7 @@ def open_run(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Iter
 def open_pretrained(
     config: ml_collections.ConfigDict, workdir: epath.PathLike
 ) -> Iterator[checkpoint.Checkpoint | None]:
-    """The weights to start from; None for random ones, and for a run that has its own by now."""
+    """The weights to start from; None if they are random, or if the run has a checkpoint already."""
     path = pretrained_path(config)
     if not path or has_checkpoint(workdir):
         yield None
@@ -80,10 +80,10 @@ def with_fields_of_weights(
     pretrained: checkpoint.Checkpoint | None,
     stored: dict[str, Any] | None,
 ) -> ml_collections.ConfigDict:
-    """The config with what its weights were trained with: GELU, epsilon and the like.
+    """The config with the fields its weights were trained with: GELU, epsilon and the like.
 
-    Their card says so, or the configuration of the run that started from them. Weights that do not
-    say (a bare official file) leave the recipe as it is.
+    They come from the card of the weights or, in a run that is resumed, from its stored
+    configuration. Weights without a card (a bare official file) leave the recipe as it is.
     """
     theirs: dict[str, Any] = {}
     if pretrained is not None and pretrained.card is not None and not pretrained.card.inferred:
@@ -96,7 +96,7 @@ def with_fields_of_weights(
     for name, value in theirs.items():
         if name in config.model and config.model[name] != value:
             ours = config.model[name]
-            log.warning("model.%s is %r, as in the weights, not %r.", name, value, ours)
+            log.warning("model.%s is %r, as the weights were trained with, not %r.", name, value, ours)
             config.model[name] = value
     return config
 
@@ -107,10 +107,10 @@ def first_state(
     checkpoints: RunCheckpoints,
     pretrained: checkpoint.Checkpoint | None,
 ) -> TrainState:
-    """The state of the run's last checkpoint if it has one, else a new one.
+    """The state of the run's last checkpoint, or a new one if there is none.
 
-    Pretrained weights are read array by array, each straight onto its shards; of the random ones
-    only what they lack is computed, where it lives.
+    Pretrained weights are read array by array, each straight onto its shards. Only what they lack
+    is initialised at random, on the devices that hold it.
     """
     if checkpoints.latest_step is not None:
         state = checkpoints.restore(with_shardings(program.abstract_state, state_shardings))
@@ -131,12 +131,12 @@ def first_state(
 
 
 def describe_run(program: Program, mesh: Mesh, train: data.Source, test: data.Source) -> str:
-    """What this run is, in a few lines."""
+    """A summary of the run, in a few lines."""
     config = program.config
     count = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_params))
     rows = {
         "model": f"{config.model.model_name}, {count:,} parameters, "
-        f"{2 * macs_per_image(program) / 1e9:.3g} GFLOP an image",
+        f"{2 * macs_per_image(program) / 1e9:.3g} GFLOP per image",
         "input": "×".join(map(str, program.image_shape)),
         "data": f"{train.name}: {len(train):,} to train, {len(test):,} to test",
         "classes": f"{len(train.class_names):,}",

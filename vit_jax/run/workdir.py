@@ -18,6 +18,7 @@ from typing import Any
 import filelock
 import jax
 import ml_collections
+import orbax.checkpoint as ocp
 from etils import epath
 
 from vit_jax.atomic import is_remote, replacing
@@ -90,9 +91,11 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
 
 
 def has_checkpoint(path: epath.PathLike) -> bool:
-    """Whether the run in a directory has a checkpoint to go on from."""
+    """Whether the run in a directory has a whole checkpoint to go on from."""
     folder = _absolute(path) / CHECKPOINTS
-    return folder.is_dir() and any(child.name.isdigit() for child in folder.iterdir())
+    if _is_copied(folder):
+        return bool(_marked_steps(folder))
+    return folder.is_dir() and bool(ocp.utils.checkpoint_steps(folder))
 
 
 def stored_config(path: epath.PathLike) -> dict[str, Any] | None:

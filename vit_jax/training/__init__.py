@@ -1,1 +1,1 @@
-"""Training as pure functions: state, losses, mixing, optimizers, the step, metrics."""
+"""Training as pure functions: state, losses, mixing, optimizers, the step."""

@@ -16,7 +16,7 @@ _UNDECAYED = re.compile(
     r".*/(bias|scale)|cls|dist|.*pos_embedding(_[xy])?|.*/(registers|probe)"
     r"|.*relative_position_bias/.*"
 )
-Params = Any  # a nested dict; of arrays, shapes, or whatever stands for them
+Params = Any  # a nested dict of arrays, or of their shapes
 DECAY_TYPES = ("cosine", "linear", "rsqrt", "constant")
 
 
