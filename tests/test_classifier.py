@@ -123,7 +123,7 @@ def test_a_head_of_a_thousand_classes_gets_imagenets_names(tmp_path, images):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"labels": ["a", "b"]}, "labels has 2 names and the model 5 classes"),
+        ({"labels": ["a", "b"]}, "labels has 2 names, but the model has 5 classes"),
         ({"labels": "missing.txt"}, "label file missing.txt cannot be read"),
         ({"model": "b16"}, "does not fit the model"),
         ({"model": "b17"}, "No model 'b17'"),

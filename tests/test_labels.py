@@ -29,7 +29,7 @@ def test_label_files_are_read_a_line_a_class(tmp_path):
     file = tmp_path / "labels.txt"
     file.write_text("cat\nDänische Dogge \n")
     assert labels.read(file, 2) == ["cat", "Dänische Dogge"]
-    with pytest.raises(ValueError, match="has 2 names and the model 3 classes"):
+    with pytest.raises(ValueError, match="has 2 names, but the model has 3 classes"):
         labels.read(file, 3)
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         labels.read(tmp_path / "missing.txt", 2)

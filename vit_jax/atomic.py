@@ -1,10 +1,10 @@
-"""Writing all or nothing: what is written appears under its name when it is whole, or not at all.
+"""Writing all or nothing: a file or directory appears under its name when complete, or not at all.
 
     with replacing(path) as partial:
         partial.write_text(…)
 
-A file or a directory is made beside its place under a hidden name, then renamed. Local paths and
-those that `epath` knows (gs://, s3://).
+It is written beside its place under a hidden name, then renamed. Paths may be local, or any that
+`epath` knows (gs://, s3://).
 """
 
 import contextlib
@@ -17,9 +17,9 @@ from etils import epath
 
 @contextlib.contextmanager
 def replacing(path: epath.PathLike) -> Iterator[epath.Path]:
-    """A name to write a file or directory to; it becomes `path` if nothing is raised.
+    """A name to write a file or directory to; it becomes `path` unless something is raised.
 
-    A file takes the place of the one that is there. A directory does not: its place must be free.
+    An existing file is replaced. An existing directory is not: there must be none of that name.
     """
     path = epath.Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,12 +33,12 @@ def replacing(path: epath.PathLike) -> Iterator[epath.Path]:
 
 
 def is_remote(path: epath.PathLike) -> bool:
-    """Whether a path is on gs://, s3:// or the like, and not of this machine's file system."""
+    """Whether a path is on gs://, s3:// or the like rather than in this machine's file system."""
     return "://" in str(path)
 
 
 def remove(path: epath.Path) -> None:
-    """Removes a file or a directory, if it is there."""
+    """Removes a file or a directory if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

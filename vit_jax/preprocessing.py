@@ -1,7 +1,7 @@
-"""What happens to an image before a model sees it at evaluation, as a value.
+"""What is done to an image before a model sees it in evaluation, as a value.
 
 It travels in a checkpoint's card, so that predict and evaluate do what the model was trained for.
-`vit_jax.data.eval_transform` carries it out.
+`vit_jax.data.eval_transform` makes the function that does it.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ class Preprocessing:
     """Resize, crop the centre, then (value / 255 - mean) / std for each channel.
 
     `resize` is the length of the shorter side before the crop, or an exact (height, width), or None
-    to resize straight to the crop. `exif` turns photographs upright first, as the camera noted.
+    to resize straight to the crop. `exif` first turns photographs upright by their EXIF tag.
     """
 
     crop: Size
@@ -67,7 +67,7 @@ class Preprocessing:
         )
 
     def at(self, size: Size) -> "Preprocessing":
-        """The same for images of another size: what is resized keeps its proportion to the crop."""
+        """The same for images of another size; `resize` keeps its proportion to the crop."""
         resize = self.resize
         if isinstance(resize, int):
             resize = round(min(size) / min(self.crop) * resize)
@@ -80,8 +80,8 @@ class Preprocessing:
 
 
 def google_preprocessing(size: Sequence[int], channels: int = 3) -> Preprocessing:
-    """As big_vision evaluates what it publishes: the shorter side to 8/7 of the crop (256 for 224),
-    antialiased, and the middle of that, values in [-1, 1].
+    """As big_vision evaluates its published models: shorter side resized to 8/7 of the crop (256
+    for 224) with antialiasing, centre cropped, values in [-1, 1].
     """
     return Preprocessing(
         crop=(size[0], size[1]),

@@ -25,7 +25,7 @@ def test_a_plan_without_an_accelerator_tells_sizes_memory_and_time():
     assert result.returncode == 0, result.stderr
     for said in (
         *("ViT-B_16, 12 layers", "86,859,496 (published: 86 M)", "(published: 17.55 at 224×224)"),
-        *("gradients", "optimizer", "activations", "GiB a device", "chip-days", "an estimate"),
+        *("gradients", "optimizer", "activations", "GiB per device", "chip-days", "an estimate"),
     ):
         assert said in result.stdout
 

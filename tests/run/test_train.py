@@ -99,7 +99,7 @@ def test_a_workdir_has_everything_a_person_looks_for(finished):
 def test_the_log_says_what_ran_and_what_to_do_next(finished):
     log = (finished[0] / "train.log").read_text()
     for said in (
-        *("testing, ", " parameters", "GFLOP an image", "digits: 1,618 to train, 179 to test"),
+        *("testing, ", " parameters", "GFLOP per image", "digits: 1,618 to train, 179 to test"),
         *("Compiling the train step", "Compiled in", "img/s", "left", "accuracy_top5"),
         *("The best checkpoint is step", "Accuracy of classes", "python -m vit_jax.convert"),
     ):

@@ -1,8 +1,8 @@
-"""Class names: those of ImageNet-1k and -21k in the order of the official heads, and label files.
+"""Class names: those of ImageNet-1k and -21k, in the order of the official heads, and label files.
 
 Each line of the tables is a WordNet synset and its name: the synset's first word, with as many more
-as distinguish it from other classes, or the synset itself if no word does. The order is timm's
-(1.0.30).
+as it takes to tell it from other classes, or the synset itself if words do not suffice. The order
+is that of timm 1.0.30.
 """
 
 import difflib
@@ -38,7 +38,7 @@ def read(labels: epath.PathLike | Sequence[str], num_classes: int) -> list[str]:
     names = [str(name).strip() for name in labels]
     if len(names) != num_classes:
         raise ValueError(
-            f"{where} has {len(names)} names and the model {num_classes} classes; "
+            f"{where} has {len(names)} names, but the model has {num_classes} classes; "
             "line i names class i, counted from 0."
         )
     return names
@@ -51,7 +51,7 @@ def find_class(wanted: str, class_names: Sequence[str]) -> int:
     names = {
         name.strip().lower(): index
         for index, full in reversed(list(enumerate(class_names)))
-        for name in (*full.split(","), full)  # ImageNet's have synonyms
+        for name in (*full.split(","), full)  # ImageNet's names have synonyms
     }
     known = {str(index): index for index in range(len(class_names))} | names
     key = wanted.strip().lower()

@@ -1,1 +1,1 @@
-"""What a run would cost before it starts: arithmetic, memory, communication, time."""
+"""What a run will cost, before it starts: arithmetic, memory, communication, time."""

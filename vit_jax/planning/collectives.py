@@ -15,12 +15,12 @@ _ARRAY = re.compile(r"([a-z]+\d+\w*|pred)\[([\d,]*)\]")
 
 class Collective(NamedTuple):
     kind: str
-    shape: tuple[int, ...]  # of what a device has afterwards
+    shape: tuple[int, ...]  # of the result on one device
     bytes: int
 
 
 def find_collectives(hlo: str) -> list[Collective]:
-    """Every collective of a compiled program's text; the body of a loop counts once."""
+    """Every collective in the text of a compiled program; the body of a loop counts once."""
     return [
         Collective(match[2], *array)
         for line in hlo.splitlines()
@@ -30,7 +30,7 @@ def find_collectives(hlo: str) -> list[Collective]:
 
 
 def summary(collectives: Iterable[Collective]) -> dict[str, dict[str, int]]:
-    """Per kind: how many, and the bytes of all and of the largest."""
+    """For each kind: the count, the total bytes, and the bytes of the largest."""
     groups = collections.defaultdict(list)
     for collective in collectives:
         groups[collective.kind].append(collective.bytes)
@@ -42,8 +42,8 @@ def summary(collectives: Iterable[Collective]) -> dict[str, dict[str, int]]:
 
 
 def _results(text: str, *, asynchronous: bool) -> list[tuple[tuple[int, ...], int]]:
-    """The arrays of a result type. An asynchronous start lists its operands first, then results,
-    then scalars that only it uses.
+    """The arrays of a result type. An asynchronous start lists its operands, then its results, then
+    scalars for its own use.
     """
     arrays = [
         (shape := tuple(int(n) for n in dimensions.split(",") if n), _bytes(kind, shape))

@@ -1,4 +1,4 @@
-"""The arithmetic of a model: multiply-adds, counted in its traced program."""
+"""The arithmetic of a model: multiply-adds, counted in its traced program (jaxpr)."""
 
 import math
 from typing import Any
@@ -19,8 +19,8 @@ def macs_per_image(program: Program) -> int:
 
 
 def step_flops(program: Program) -> float:
-    """Of a train step: two a multiply-add, and a backward pass that costs two forward ones; with
-    remat 'full' the blocks are computed once more.
+    """FLOP of a train step: two per multiply-add, and a backward pass that costs two forward ones;
+    with remat 'full' the blocks are computed once more.
     """
     passes = 4 if program.config.model.get("remat") == "full" else 3
     return 2.0 * passes * macs_per_image(program) * program.config.batch
@@ -52,7 +52,7 @@ _MACS = {"dot_general": _dot, "conv_general_dilated": _conv}
 
 
 def _inner(params: dict[str, Any]) -> list[core.Jaxpr]:
-    """The programs within an operation: the body of a scan, a jit, a remat, …"""
+    """The programs inside an operation: the body of a scan, a jit, a remat, …"""
     values = [v for value in params.values() for v in (value if _is_list(value) else [value])]
     closed = [v.jaxpr for v in values if isinstance(v, core.ClosedJaxpr)]
     return closed + [v for v in values if isinstance(v, core.Jaxpr)]

@@ -20,8 +20,8 @@ _ROOM = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Footprint:
-    """Bytes on one device. State and gradients are exact; activations are what the backward pass
-    keeps, before the compiler fuses any of it away.
+    """Bytes on one device. State and gradients are exact; activations are what is kept for the
+    backward pass, before the compiler fuses any of it away.
     """
 
     parameters: int
@@ -41,7 +41,7 @@ def footprint(program: Program, mesh: Mesh) -> Footprint:
     examples = config.batch // (num_batch_shards(mesh) * config.accum_steps)
     return Footprint(
         parameters=parameters,
-        gradients=parameters * (2 if config.accum_steps > 1 else 1),  # a part's, and the sum
+        gradients=parameters * (2 if config.accum_steps > 1 else 1),  # of one part, and their sum
         optimizer=bytes_per_device(mesh, state.opt_state),
         averages=bytes_per_device(mesh, state.ema),
         activations=max(1, examples) * activation_bytes(program.model, program.image_shape),
@@ -50,7 +50,7 @@ def footprint(program: Program, mesh: Mesh) -> Footprint:
 
 @functools.cache
 def activation_bytes(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
-    """What the backward pass keeps of one example, from the shapes of the traced gradient."""
+    """What is kept of one example for the backward pass, from the shapes of the traced gradient."""
     rngs = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
 
     def backward(images):
@@ -63,11 +63,11 @@ def activation_bytes(model: nn.Module, image_shape: tuple[int, int, int]) -> int
         residuals = jax.eval_shape(backward, images)
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(residuals))
 
-    return kept(2) - kept(1)  # what does not grow with the batch are the parameters
+    return kept(2) - kept(1)  # without the parameters, which do not grow with the batch
 
 
 def check_batch(config: ml_collections.ConfigDict, mesh: Mesh) -> None:
-    """Batches, and the parts they are computed in, divide among the devices that share them."""
+    """Raises unless batches, and the parts they are computed in, divide among the devices."""
     shards, problems = num_batch_shards(mesh), []
     if config.batch < 1 or config.batch % (shards * config.accum_steps):
         problems.append(_batch_problem(config.batch, config.accum_steps, shards))
@@ -91,13 +91,13 @@ def _batch_problem(batch: int, parts: int, shards: int) -> str:
         options.append(f"--config.accum_steps={nearest}")
     return (
         f"config.batch={batch} in accum_steps={parts} parts does not divide among {shards} "
-        f"devices, {unit} at least; try {' or '.join(options)}"
+        f"devices; it takes a multiple of {unit}; try {' or '.join(options)}"
     )
 
 
 def check_memory(program: Program, mesh: Mesh, limit: int | None) -> None:
-    """Raises where an estimate says that a device with `limit` bytes will not do."""
-    if limit is None:  # a CPU does not say
+    """Raises if, by our estimate, a device with `limit` bytes does not have enough."""
+    if limit is None:  # a CPU does not report one
         return
     needed = footprint(program, mesh).total
     if needed <= limit * _ROOM:
@@ -105,10 +105,10 @@ def check_memory(program: Program, mesh: Mesh, limit: int | None) -> None:
     for change, changed, its_mesh in alternatives(program, mesh):
         less = footprint(changed, its_mesh).total
         if less <= limit * _ROOM:
-            advice = f"{as_flags(change)} would need {less / 2**30:.1f}"
+            advice = f"with {as_flags(change)} it would need {less / 2**30:.1f}"
             break
     else:
-        advice = "more devices or a smaller model is needed"
+        advice = "use more devices or a smaller model"
     raise ValueError(
         f"The step would need about {needed / 2**30:.1f} GiB on each device, which has "
         f"{limit / 2**30:.1f}; {advice}."
@@ -116,8 +116,8 @@ def check_memory(program: Program, mesh: Mesh, limit: int | None) -> None:
 
 
 def alternatives(program: Program, mesh: Mesh) -> Iterator[tuple[dict[str, Any], Program, Mesh]]:
-    """The same recipe with less memory a device, what costs least time first: the state spread,
-    then more parts, then activations computed twice, then both.
+    """The same recipe with less memory per device, cheapest in time first: the state spread over
+    the devices, then more parts, then activations computed twice, then both.
     """
     config, devices = program.config, list(mesh.devices.flat)
     strategy = strategy_name(mesh)
@@ -145,6 +145,6 @@ def as_flags(change: dict[str, Any]) -> str:
 
 
 def memory_limit(device: jax.Device) -> int | None:
-    """Bytes a program may use of a device, where it says."""
+    """The bytes that a program may use on a device, or None if the device does not report it."""
     stats = device.memory_stats() or {}
     return stats.get("bytes_limit")

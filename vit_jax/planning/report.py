@@ -14,7 +14,7 @@ from vit_jax.planning.footprint import alternatives, as_flags, check_batch, foot
 from vit_jax.planning.topology import CHIPS, Compiled, compile_step, find_chip, find_devices
 from vit_jax.training.program import Program
 
-# Million parameters and GMACs at 224 px: Zhai et al. 2022, table 2 (their GFLOPs are two a MAC);
+# Million parameters and GMACs at 224 px: Zhai et al. 2022, table 2 (whose GFLOPs are two per MAC);
 # H/14: Dosovitskiy et al. 2021, table 1, and timm's model card.
 PUBLISHED = {
     "ViT-Ti_16": (5.5, 1.25),
@@ -27,11 +27,11 @@ PUBLISHED = {
     "ViT-g_14": (1011, 266.55),
     "ViT-G_14": (1843, 482.65),
 }
-MORE_CHIPS = 3  # times a topology is doubled in search of one that fits
+MORE_CHIPS = 3  # how often a topology is doubled in search of one that fits
 
 
 def plan(program: Program, topologies: Sequence[str], slices: int, share: float) -> bool:
-    """Prints the plan; True if all that was asked for fits."""
+    """Prints the plan; True if everything fits."""
     print(table(model_rows(program)))
     if not topologies:
         mesh = _mesh(program, jax.devices())
@@ -39,12 +39,12 @@ def plan(program: Program, topologies: Sequence[str], slices: int, share: float)
         print(table(memory_rows(program, mesh)))
         print(table(chip_days(program, share)))
         return True
-    fits = [plan_for(program, name, slices, share) for name in topologies]  # each, also after a no
+    fits = [plan_for(program, name, slices, share) for name in topologies]
     return all(fits)
 
 
 def plan_for(program: Program, topology: str, slices: int, share: float) -> bool:
-    """Compiles for one topology and prints what the compiler says."""
+    """Compiles for one topology and prints what the compiler reports; True if it fits."""
     mesh = _mesh(program, find_devices(topology, slices))
     check_batch(program.config, mesh)
     print(table(memory_rows(program, mesh)))
@@ -56,17 +56,17 @@ def plan_for(program: Program, topology: str, slices: int, share: float) -> bool
     for change, changed, its_mesh in what_would_fit(program, mesh, topology, slices):
         result = compile_step(changed, its_mesh)
         verdict = "fits" if result.fits else "does not fit"
-        print(f"  with {change}: {in_bytes(result.bytes)} a chip, {verdict}", flush=True)
+        print(f"  with {change}: {in_bytes(result.bytes)} per chip, {verdict}", flush=True)
         if result.fits:
             return False
-    print("  nothing tried fits; the model needs more chips, or a tensor axis")
+    print("  nothing we tried fits; the model needs more chips, or a tensor axis")
     return False
 
 
 def what_would_fit(
     program: Program, mesh: Mesh, topology: str, slices: int
 ) -> Iterator[tuple[str, Program, Mesh]]:
-    """Cheapest first, without those that have no chance by the estimate."""
+    """Changes to try, cheapest first, leaving out those that by the estimate cannot fit."""
     limit = find_chip(topology).memory
     for change, changed, its_mesh in alternatives(program, mesh):
         if footprint(changed, its_mesh).total <= 1.5 * limit:
@@ -97,7 +97,7 @@ def model_rows(program: Program) -> dict[str, str]:
     config = program.config
     parameters = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))
     macs = cost.macs_per_image(program)
-    sizes = {"parameters": f"{parameters:,}", "GMACs": f"{macs / 1e9:.2f} an image"}
+    sizes = {"parameters": f"{parameters:,}", "GMACs": f"{macs / 1e9:.2f} per image"}
     if published := PUBLISHED.get(config.model.model_name):
         sizes["parameters"] += f" (published: {published[0]:g} M)"
         sizes["GMACs"] += f" (published: {published[1]:g} at 224×224)"
@@ -116,9 +116,9 @@ def memory_rows(program: Program, mesh: Mesh) -> dict[str, str]:
     one = footprint(program, mesh)
     rows = {"devices": describe_mesh(mesh)}
     for name, value in dataclasses.asdict(one).items():
-        rows[name] = f"{in_bytes(value)} a device"
-    rows["activations"] += ", an estimate: what the backward pass keeps, before fusion"
-    rows["in all"] = f"{in_bytes(one.total)} a device, an estimate"
+        rows[name] = f"{in_bytes(value)} per device"
+    rows["activations"] += ", an estimate: what the backward pass needs, before fusion"
+    rows["in all"] = f"{in_bytes(one.total)} per device, an estimate"
     return rows
 
 
@@ -126,7 +126,7 @@ def compiled_rows(compiled: Compiled, topology: str) -> dict[str, str]:
     limit = find_chip(topology).memory
     rows = {
         "compiled": f"in {compiled.seconds:.0f} s ({compiled.cpu_seconds:.0f} s of CPU)",
-        "memory": f"{in_bytes(compiled.bytes)} of {in_bytes(limit)} a chip: "
+        "memory": f"{in_bytes(compiled.bytes)} of {in_bytes(limit)} per chip: "
         + ("it fits" if compiled.fits else "it does NOT fit"),
     }
     for kind, about in compiled.collectives.items():
@@ -142,8 +142,8 @@ def time_rows(program: Program, topology: str, chips: int, share: float) -> dict
     days = seconds * program.config.total_steps / 86_400
     ms = f"{1e3 * seconds:,.{0 if seconds > 0.01 else 2}f}"
     return {
-        "time": f"about {ms} ms a step, {days:.2g} days for the recipe: an estimate from "
-        f"{cost.step_flops(program):.3g} FLOP a step at {100 * share:.0f} % of peak"
+        "time": f"about {ms} ms per step, {days:.2g} days for the recipe: an estimate from "
+        f"{cost.step_flops(program):.3g} FLOP per step at {100 * share:.0f} % of peak"
     }
 
 

@@ -1,7 +1,7 @@
-"""TPU pods that are not here: their chips, and the train step compiled for them.
+"""TPU pods that we do not have: their chips, and the train step compiled for them.
 
-The TPU compiler (`pip install 'vit_jax[tpu]'`) needs no TPU. What it says about memory is what the
-pod will have to hold.
+The TPU compiler (`pip install 'vit_jax[tpu]'`) needs no TPU. The memory it reports is what each
+chip of the pod will need.
 """
 
 import dataclasses
@@ -28,15 +28,15 @@ class Chip(NamedTuple):
 
 
 CHIPS = {
-    "v4": Chip(16 * 2**30, 137.5e12),  # a core: without a TPU the compiler counts two to a chip
+    "v4": Chip(16 * 2**30, 137.5e12),  # per core; without a TPU the compiler counts two of them
     "v5e": Chip(16 * 2**30, 197e12),
     "v5p": Chip(95 * 2**30, 459e12),
     "v6e": Chip(32 * 2**30, 918e12),
 }
 
 
-# The compiler's library takes this machine for a TPU host. These are what it looks for there, and
-# permission for several processes to load it at a time.
+# The compiler's library takes this machine for a TPU host. These are the variables it looks for on
+# one, and a permission for several processes to load it at once.
 _ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -46,11 +46,11 @@ _ENVIRONMENT = {
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiler says about a step; bytes are of one chip."""
+    """What the compiler reports about a step; bytes are per chip."""
 
     fits: bool
-    bytes: int  # all that must be there at once
-    seconds: float  # of tracing and compiling, by the clock
+    bytes: int  # all that must be in memory at once
+    seconds: float  # wall-clock time of tracing and compiling
     cpu_seconds: float
     arguments: int = 0  # state and batch
     temporary: int = 0
@@ -58,8 +58,8 @@ class Compiled:
 
 
 def compile_step(program: Program, mesh: Mesh) -> Compiled:
-    """Compiles the train step as `vit_jax.train` does; one that does not fit is an answer too, with
-    the bytes it needs.
+    """Compiles the train step as `vit_jax.train` does. If it does not fit, the result says so, with
+    the bytes it would need.
     """
     wall, cpu = time.monotonic(), time.process_time()
 
@@ -116,12 +116,12 @@ def find_devices(topology: str, num_slices: int = 1) -> Sequence[jax.Device]:
         raise ValueError(f"There is no TPU slice --topology={topology}: {e}") from e
     except RuntimeError as e:  # JAX found no libtpu
         raise ValueError(
-            f"To compile for {topology} takes the TPU compiler (no TPU): pip install 'jax[tpu]'."
+            f"Compiling for {topology} needs the TPU compiler, but no TPU: pip install 'jax[tpu]'."
         ) from e
 
 
 def _wanted(message: str) -> int:
-    """The bytes a program needed, out of the compiler's complaint; 0 if it does not say."""
+    """The bytes that a program needs, from the compiler's error message; 0 if it does not say."""
     units = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
     size = r"([\d.]+)([KMGT]?)"
     match = re.search(rf"[Uu]sed {size} of|temporaries \({size}\) exceeds", message)

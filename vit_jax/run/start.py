@@ -58,7 +58,7 @@ def open_run(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Iter
 def open_pretrained(
     config: ml_collections.ConfigDict, workdir: epath.PathLike
 ) -> Iterator[checkpoint.Checkpoint | None]:
-    """The weights to start from; None if they are random, or if the run has a checkpoint already."""
+    """The weights to start from; None if random, or if the run has a checkpoint of its own."""
     path = pretrained_path(config)
     if not path or has_checkpoint(workdir):
         yield None
@@ -96,7 +96,7 @@ def with_fields_of_weights(
     for name, value in theirs.items():
         if name in config.model and config.model[name] != value:
             ours = config.model[name]
-            log.warning("model.%s is %r, as the weights were trained with, not %r.", name, value, ours)
+            log.warning("model.%s is %r, as in the weights, not %r.", name, value, ours)
             config.model[name] = value
     return config
 
