@@ -117,7 +117,7 @@ def test_a_contact_sheet_shows_what_the_model_sees(model, photos, capsys):
     ("arguments", "said"),
     [
         (["photos", "--labels=missing.txt"], "The label file missing.txt cannot be read"),
-        (["photos", "--labels=labels.txt"], "labels.txt has 1 names and the model 5 classes"),
+        (["photos", "--labels=labels.txt"], "labels.txt has 1 names, but the model has 5 classes"),
         (["photos", "--model=b16"], "does not fit the model"),
         (["empty"], "There is no image in the folder empty."),
         (["*.tiff"], "No file matches '*.tiff'."),
