@@ -1,9 +1,9 @@
-"""Runs the benchmarks of speed, start and memory, one after the other, into one file.
+"""Runs the benchmarks of speed, startup and memory, one after the other, into one file.
 
     python -m benchmarks [--only PATTERN] [--peers_python=PYTHON_WITH_TORCH_AND_TIMM]
 
-Writes benchmarks/results/DATE-MACHINE.json after each, then docs/performance.png and the table of
-docs/performance.md. It takes the better part of an hour on two cores; nothing else should run.
+Writes benchmarks/results/DATE-MACHINE.json after each, then draws docs/performance.png and prints
+the table for docs/performance.md. Takes most of an hour on two cores; nothing else should run.
 `python -m benchmarks.compare OLD NEW` says what got slower between two such files.
 """
 
@@ -41,7 +41,7 @@ def suite(peers_python: str | None) -> dict:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default=".", help="a pattern of the names to run")
+    parser.add_argument("--only", default=".", help="a pattern for the names to run")
     parser.add_argument("--peers_python", help="a Python that has torch and timm")
     args = parser.parse_args()
     about = machine.about()
@@ -55,7 +55,7 @@ def main():
             path.write_text(json.dumps(about | results, indent=1) + "\n")
     pictures.draw(results, pathlib.Path("docs/performance.png"))
     print(pictures.table(results))
-    print(f"Kept in {path}.")
+    print(f"Saved in {path}.")
 
 
 if __name__ == "__main__":

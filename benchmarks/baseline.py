@@ -1,6 +1,6 @@
 """A ViT as the reference writes it: plain linen modules, nothing chosen for speed.
 
-The yardstick of benchmarks.model. Parameter names are the published ones, so it computes the same
+The yardstick for benchmarks.model. Parameter names are the published ones, so it computes the same
 function as ours from the same parameters (tests/models/test_baseline.py).
 """
 
@@ -63,7 +63,7 @@ class AddPosition(nn.Module):
 
 
 class PlainViT(nn.Module):
-    """The fields of `models.VisionTransformer` that the published models without stem use."""
+    """The fields of `models.VisionTransformer` that published models without a stem use."""
 
     num_classes: int
     patch_size: tuple[int, int]

@@ -2,9 +2,9 @@
 
     python -m benchmarks.compare OLD.json NEW.json [--tolerance 0.05]
 
-Only figures that are ratios within one run are compared (to plain linen, to timm, to sgemm, of
-depths, of imports) and peak memory: times of two runs differ with what else the machine did. Ends
-with 1 if something got worse by more than the tolerance.
+Compares peak memory and the figures that are ratios within one run (to plain linen, to timm, to
+sgemm, of depths, of imports); times of two runs also depend on what else the machine was doing.
+The exit code is 1 if something got worse by more than the tolerance.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main():
 
 
 def figures(tree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
-    """The comparable numbers of a results file, each with the way to it."""
+    """The comparable numbers of a results file, each with its path."""
     if isinstance(tree, list):
         tree = {_label(i, item): item for i, item in enumerate(tree)}
     if isinstance(tree, dict):
@@ -60,7 +60,7 @@ def gain(path: tuple[str, ...], old: float, new: float) -> float:
 
 
 def _label(index: int, item) -> str:
-    """Rows of a list are told apart by what was measured, not by their place."""
+    """Rows of a list are identified by what was measured, not by their index."""
     if not isinstance(item, dict):
         return str(index)
     return " ".join(f"{k}={v}" for k, v in item.items() if k not in ("MB", "tokens"))

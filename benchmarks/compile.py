@@ -1,4 +1,4 @@
-"""Compile time of a train step against depth, with and without a scan over the layers.
+"""Compile time of a train step by depth, with and without a scan over the layers.
 
     python -m benchmarks.compile [--out FILE]
 

@@ -1,10 +1,10 @@
-"""One contestant of benchmarks.model, in a process of its own: it waits to be told to run.
+"""One contestant of benchmarks.model, in a process of its own, waiting for its turns.
 
     python -m benchmarks.contestants NAME SPECIFICATION
 
-Says "ready SECONDS" (what building and compiling took), then for each line on standard input
-runs the specification's calls and answers with the seconds of the fastest. Torch contestants run in
-another environment: this file imports a library only where it is needed.
+Prints "ready SECONDS" (the time to build and compile). Then, for each line on standard input, it
+makes the specified number of calls and prints the seconds of the fastest. Torch contestants run in
+another environment, so this file imports a library only where it is needed.
 """
 
 import importlib
@@ -112,7 +112,7 @@ def timm_compiled(specification) -> Callable[[], None]:
 
 def _timm(specification, *, compiled: bool) -> Callable[[], None]:
     sys.path.insert(0, specification["torchvision_stub"])
-    importlib.import_module("torchvision_stub")  # timm imports it, and its ViTs use nothing of it
+    importlib.import_module("torchvision_stub")  # timm imports it, but its ViTs do not use it
     import timm
     import torch
 

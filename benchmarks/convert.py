@@ -1,12 +1,12 @@
-"""How long a conversion takes beside a plain copy of the same bytes, and how much memory.
+"""Time and memory of a conversion, compared with a plain copy of the same bytes.
 
     python -m benchmarks.convert [--model ViT-L_16] [--repeats 5] [--out
     benchmarks/results/convert.json]
 
-Each repeat times, in an order that changes, `np.fromfile(a).tofile(b)` of the source file, the same
-in pieces of 16 MiB, and the conversion, so that all see the same machine. Memory is the peak
-resident set of a process that does nothing but one conversion, with the interpreter and its
-libraries in it, as a multiple of the weights' size.
+Each repeat times `np.fromfile(a).tofile(b)` of the source file, the same in pieces of 16 MiB, and
+the conversion, in changing order, so that all run under the same conditions. Memory is the peak
+resident set of a process that does a single conversion, including the interpreter and its
+libraries, as a multiple of the size of the weights.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def copy(source: Path, target: Path) -> float:
 
 
 def copy_in_pieces(source: Path, target: Path) -> float:
-    """Of 16 MiB: the same without the memory of the whole, as a conversion does it."""
+    """In pieces of 16 MiB: like a conversion, it does not need memory for the whole file."""
     start = time.perf_counter()
     with weights_file(source).open("rb") as a, target.open("wb") as b:
         while (piece := np.fromfile(a, np.uint8, 16 << 20)).size:
@@ -92,7 +92,7 @@ def one_conversion(source: str, target: str, to: str) -> None:
 
 
 def peak_resident() -> int:
-    """Bytes. Not getrusage's, which a child process inherits from its parent."""
+    """In bytes. Not from getrusage, whose peak a child process inherits from its parent."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 

@@ -1,4 +1,4 @@
-"""What bfloat16 and int8 weights cost: size of the file, accuracy, and how far predictions move.
+"""What bfloat16 and int8 weights change: the size of the file, the accuracy, the predictions.
 
     python -m benchmarks.export CHECKPOINT --dataset cifar10 --tfds_data_dir DIR --split test
 

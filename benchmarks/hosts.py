@@ -2,8 +2,8 @@
 
     python -m benchmarks.hosts [--only TEXT]       # results in benchmarks/results/hosts.json
 
-Processes talk over gloo, each with fake CPU devices. Every scenario ends with the weights of a
-whole run; `difference` is their largest distance from those of one process on one device.
+Processes communicate over gloo, each with fake CPU devices. Every scenario ends with the weights of
+a complete run; `difference` is the largest difference from those of one process on one device.
 """
 
 import argparse
@@ -31,7 +31,7 @@ OPTIONS = ("--config.optimizer=sgd", "--config.base_lr=0.1", "--config.optim_dty
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One start of the job; `disturb` is a signal for one process, once a checkpoint is there."""
+    """One start of the job; `disturb` is sent to one process, once there is a checkpoint."""
 
     processes: int
     devices: int  # of each process
@@ -91,7 +91,7 @@ def run(name: str, launches: list[Launch], scratch: pathlib.Path) -> dict:
 
 
 def start(launch: Launch, workdir: pathlib.Path, cache: pathlib.Path) -> dict:
-    """Starts all processes, disturbs one, waits for the end; what happened."""
+    """Starts all processes, disturbs one, waits for them to end, and returns what happened."""
     port = free_port()
     processes = [
         subprocess.Popen(
@@ -126,7 +126,7 @@ def start(launch: Launch, workdir: pathlib.Path, cache: pathlib.Path) -> dict:
 
 
 def last_step(workdir: pathlib.Path) -> int:
-    """Of the checkpoints that are there; 0 if none."""
+    """The newest checkpoint's step; 0 if there is none."""
     steps = (workdir / "checkpoints").glob("*")
     return max((int(path.name) for path in steps if path.name.isdigit()), default=0)
 

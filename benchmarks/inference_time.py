@@ -1,8 +1,8 @@
-"""How many images a second a model classifies: the reference's speed measurement.
+"""How many images per second a model classifies: the reference's measurement of speed.
 
     python -m benchmarks.inference_time ViT-B_32 [--batch 16] [--resolution 224] [--out FILE.csv]
 
-Times batches of 1, 2, 4, … up to --batch, prints a line for each, and writes them as a table.
+Times batches of 1, 2, 4, … up to --batch, prints a line for each, and writes a CSV table.
 """
 
 from vit_jax.cli.huge_pages import use_huge_pages
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("model", help="ViT-B_32, b32, Mixer-B_16, …")
     parser.add_argument("--batch", type=int, default=16, help="the largest batch [16]")
     parser.add_argument("--resolution", type=int, default=224, help="side of the images [224]")
-    parser.add_argument("--seconds", type=float, default=3.0, help="to time each batch [3]")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time for each batch [3]")
     parser.add_argument("--out", type=Path, default="inference_time.csv")
     args = parser.parse_args()
     name = models.find_model(args.model)

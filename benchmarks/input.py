@@ -1,15 +1,15 @@
-"""Training input, images a second on one core: ours and tf.data doing the reference's pipeline.
+"""Training input in images per second on one core: ours, and the reference's pipeline in tf.data.
 
     python benchmarks/input.py --tf_python=TENSORFLOWS_PYTHON --out=benchmarks/results/input.json
 
-Both read the same ~500 x 375 JPEG files, and make batches of random crops at 224, flipped and in
-[-1, 1]. Each side is one process pinned to the same core with one reader; they take turns within
-every round, and the best round of each counts. Rates are by processor time, all threads together,
-which on a core of one's own is the time on the wall, and on a shared one is the fairer of the two:
-there a side with more threads gets more of the core. The wall's are kept beside them.
+Both read the same ~500 x 375 JPEG files and make batches of random crops at 224, flipped and in
+[-1, 1]. Each side is one process with one reader, pinned to the same core; they take turns within
+every round, and the best round of each counts. Rates are by CPU time of all threads together. On a
+core of one's own that equals wall-clock time; on a shared core it is fairer, because there a side
+with more threads gets more of the core. Wall-clock rates are recorded as well.
 
-Without --photos the files are made of noise with the spectrum of photographs, of about the size
-that ImageNet's have.
+Without --photos the files are noise with the spectrum of photographs, about as large as those of
+ImageNet.
 """
 
 import argparse
@@ -24,18 +24,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 BATCH = 128
-WARMUP_BATCHES = 2  # uses up what was read ahead while the other side ran
+WARMUP_BATCHES = 2  # use up what was read ahead while the other side ran
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tf_python", help="an interpreter that has tensorflow; none: ours alone")
+    parser.add_argument("--tf_python", help="an interpreter with tensorflow; without it, only ours")
     parser.add_argument(
         "--photos", type=Path, help="a folder of JPEGs to use, resized to 500 x 375"
     )
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, default=10, help="timed batches a round")
+    parser.add_argument("--batches", type=int, default=10, help="timed batches per round")
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--side", help=argparse.SUPPRESS)
@@ -109,7 +109,7 @@ def start_side(name: str, python: str, folder: Path, options: argparse.Namespace
 
 
 def run_side(options: argparse.Namespace) -> None:
-    """A child: on each line from stdin one timed round; at the end the versions it ran with."""
+    """A child: one timed round for each line from stdin; at the end, the versions it ran with."""
     os.sched_setaffinity(0, {options.core})
     if options.side == "tf_data_float32":
         batches, packages = tf_data_batches(options.folder), ["tensorflow-cpu"]
@@ -185,7 +185,7 @@ def make_files(folder: Path, options: argparse.Namespace) -> None:
 
 
 def photographic_noise(rng):
-    """Amplitudes fall as one over frequency, and colours follow brightness, as in photographs."""
+    """Amplitudes fall as 1/frequency, and colours follow brightness, as in photographs."""
     import numpy as np
 
     y, x = np.meshgrid(np.fft.fftfreq(375), np.fft.fftfreq(500), indexing="ij")

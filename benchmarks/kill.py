@@ -1,10 +1,10 @@
-"""Kills one training run at random moments and compares it with a run that nothing disturbed.
+"""Kills one training run at random moments and compares it with an undisturbed run.
 
     python -m benchmarks.kill [--kills 10] [--out benchmarks/results/kill.json]
 
-Each kill is SIGKILL after a random time since the run said it goes on, or, every third time, in the
-middle of a save (as soon as Orbax's temporary directory shows up). At the end weights (training and
-averaged) and metrics must be the same, bit for bit; exit code 1 if they are not.
+Each kill is a SIGKILL at a random time after the run has compiled its step or, every third time, in
+the middle of a save (as soon as Orbax's temporary directory appears). At the end, the weights (also
+the averaged ones) and the metrics must be bit for bit the same; the exit code is 1 if they are not.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def command(workdir: pathlib.Path) -> list[str]:
 
 
 def kill_once(workdir: pathlib.Path, draw: random.Random, *, during_save: bool) -> dict:
-    """Starts the run again and kills it; says when, and which steps were whole then."""
+    """Starts the run again and kills it; returns when, and the newest complete step."""
     process = subprocess.Popen(command(workdir), stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
         if "Compiled in" in line:
@@ -88,7 +88,7 @@ def kill_once(workdir: pathlib.Path, draw: random.Random, *, during_save: bool) 
 
 
 def compare(a: pathlib.Path, b: pathlib.Path) -> list[str]:
-    """Names of what is not bitwise the same."""
+    """The names of everything that is not bitwise the same."""
     different = []
     for name in ("model.npz", "model_ema.npz"):
         with np.load(a / name) as theirs, np.load(b / name) as ours:

@@ -1,10 +1,10 @@
-"""How long it takes, and how much memory, to load an official ViT-B/16 file.
+"""Time and memory to load an official ViT-B/16 file.
 
     python -m benchmarks.load [--out benchmarks/results/load.json]
 
-Makes a 343 MB file, then compares in one run, interleaved, best of N: reading its arrays with
-NumPy, and restoring it through Orbax onto the device. Peak memory is that of a fresh process each,
-above its baseline after import, as a multiple of the parameters' size.
+Writes a 343 MB file, then compares, in turns within one run, best of N: reading its arrays with
+NumPy, `checkpoint.load`, and restoring it through Orbax onto the device. Peak memory is that of a
+fresh process above its baseline after imports, as a multiple of the size of the parameters.
 """
 
 import argparse
@@ -110,8 +110,8 @@ def times(name: str, path: str) -> dict[str, float]:
 
 
 def peak(way: str, name: str, path: str) -> float:
-    """Peak memory above the baseline of a process that does nothing else, over the parameters'
-    size.
+    """Peak memory of a process that does nothing else, above its baseline, as a multiple of the
+    size of the parameters.
     """
     options = ["--child", way, "--model", name, "--path", path]
     command = [sys.executable, "-m", "benchmarks.load", *options]

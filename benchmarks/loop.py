@@ -2,12 +2,13 @@
 
     python -m benchmarks.loop [--out benchmarks/results/loop.json]
 
-Loop: `train_and_evaluate` on the quickstart without evaluation, its time per step from
-metrics.jsonl, fed one batch again and again. Bare: that run's compiled step called by itself, on
-a copy of its state and on that batch. Both take turns of ten steps within one run, because this
-machine drifts by a third within minutes: each turn of the loop is divided by the bare turn after
-it, and the median counts. The readers are a case of their own, in whole runs that alternate with
-runs on the same batch: on two cores they compete with the step, and would with the bare one.
+Loop: `train_and_evaluate` on the quickstart without evaluation, given the same batch again and
+again; the time per step is from metrics.jsonl. Bare: the compiled step of that run called by
+itself, on a copy of its state and on that batch. Both take turns of ten steps within one run,
+because the speed of this machine drifts by a third within minutes: each turn of the loop is divided
+by the bare turn after it, and the median counts. Readers are measured separately, in whole runs
+that alternate with runs on the same batch: on two cores they compete with the step, and would
+compete with the bare one too.
 """
 
 from vit_jax.cli.huge_pages import use_huge_pages
@@ -65,7 +66,7 @@ def quickstart():
 
 
 def paired_turns(config, workdir: pathlib.Path, batch: dict) -> list[tuple[float, float]]:
-    """Seconds a step of the loop, and of its bare step right after, turn by turn."""
+    """Seconds per step of the loop, and of its bare step right after, turn by turn."""
     batch = {name: jnp.asarray(value) for name, value in batch.items()}
     bare, step, state = [], None, None
     compile_step, progress = train.Run.compile_step, Report.progress
@@ -94,7 +95,7 @@ def paired_turns(config, workdir: pathlib.Path, batch: dict) -> list[tuple[float
 
 
 def loop_turns(config, workdir: pathlib.Path, steps: int) -> list[float]:
-    """Seconds a step in each report of a run but the first, which holds the start."""
+    """Seconds per step in each report of a run but the first, which includes the start."""
     config.total_steps = steps
     train.train_and_evaluate(config, workdir)
     rows = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())

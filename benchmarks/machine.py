@@ -1,4 +1,4 @@
-"""What a figure was measured on: commit, machine, versions."""
+"""What a figure was measured with: commit, machine, versions."""
 
 import argparse
 import datetime
@@ -27,7 +27,7 @@ def about(packages=("jax", "flax", "numpy", "orbax-checkpoint")) -> dict:
 
 
 def command(doc: str, measure: Callable[[], dict]) -> None:
-    """A benchmark whose one option is the file that keeps its figures."""
+    """A benchmark whose only option is the file to save its figures in."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--out", help="a JSON file for the figures")
     out = parser.parse_args().out
@@ -35,7 +35,7 @@ def command(doc: str, measure: Callable[[], dict]) -> None:
 
 
 def report(figures: dict, out: str | None) -> None:
-    """Prints figures with what they were measured on, and keeps them in a file if told to."""
+    """Prints figures with what they were measured with, and saves them in `out` if given."""
     text = json.dumps(figures | about(), indent=1)
     print(text)
     if out:

@@ -1,8 +1,8 @@
-"""Peak memory over the weights, against batch and sequence length.
+"""Peak memory beyond the weights, by batch size and sequence length.
 
     python -m benchmarks.memory [--model ViT-B_16] [--out FILE]
 
-Each case runs in a process of its own. Its peak is the kernel's own count (VmHWM) from after the
+Each case runs in a process of its own. Its peak is the kernel's own count (VmHWM), from when the
 weights are in memory to the end of the second call.
 """
 

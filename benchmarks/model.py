@@ -1,12 +1,12 @@
-"""Our forward pass and train step beside plain linen and timm, in one run, as ratios.
+"""Our forward pass and train step compared with plain linen and timm, in one run, as ratios.
 
     python -m benchmarks.model [--model ViT-S_16 --mode train --batch 16 --dtype float32]
         [--peers_python=PYTHON_WITH_TORCH_AND_TIMM] [--out FILE]
 
-Each contestant has a process of its own, compiled and warm, and they take turns, so that what else
-the machine does falls on all of them alike; the best of all turns counts. `vit_jax` runs with huge
-pages, as our commands arrange for themselves; plain linen both without, as a user runs it
-today, and with. Rates are set beside what NumPy's sgemm reaches in the same turns.
+Each contestant has a process of its own, compiled and warm. They take turns, so that other load on
+the machine affects them all alike; the best of all turns counts. `vit_jax` runs with huge pages, as
+our commands do; plain linen runs both without them, as a user runs it today, and with them. Rates
+are compared with what NumPy's sgemm reaches in the same turns.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def measure(
 
 
 def flops_per_image(specification: dict) -> float:
-    """Of the matrix products; a train step has three times as many as a forward pass."""
+    """Only matrix products count; a train step has three times as many as a forward pass."""
     config = models.full_model_config(specification["model"])
     height, width = config.patches.size
     d, m = config.hidden_size, config.transformer.mlp_dim
@@ -144,7 +144,7 @@ def main():
     parser.add_argument("--resolution", type=int, default=224)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--calls", type=int, default=2, help="calls in a turn; the best counts")
+    parser.add_argument("--calls", type=int, default=2, help="calls per turn; the best counts")
     parser.add_argument("--peers_python", help="a Python that has torch and timm")
     parser.add_argument("--out")
     args = parser.parse_args()

@@ -3,9 +3,9 @@
     python -m benchmarks.parts [--model ViT-S_16 --mode train --batch 16 --layers 6] [--out FILE]
 
 Three figures, in turns in one process, best of N: the model; its matrix products alone, each shape
-run by itself under XLA as often as the model has it; and what they would take at the rate of
-NumPy's sgemm. Between the second and the third lies what XLA's products lose, between the first and
-the second all the rest. Then the model again, with one kind of operation left out at a time.
+by itself under XLA, as often as it occurs in the model; and the time they would take at the rate of
+NumPy's sgemm. The second minus the third is what XLA's products lose; the first minus the second is
+everything else. Then the model again, with one kind of operation left out at a time.
 """
 
 from vit_jax.cli.huge_pages import use_huge_pages
@@ -97,7 +97,7 @@ def compiled_models(config, mode: str, batch: int) -> dict[str, Callable]:
 
 
 def products(config, mode: str, batch: int) -> Iterator[Product]:
-    """Every matrix product of the model; all but the head's, which is small."""
+    """Every matrix product of the model but that of the head, which is small."""
     d, m, h = config.hidden_size, config.transformer.mlp_dim, config.transformer.num_heads
     num_patches, patch = (224 // config.patches.size[0]) ** 2, config.patches.size[0] ** 2 * 3
     n = num_patches + 1
@@ -109,7 +109,7 @@ def products(config, mode: str, batch: int) -> Iterator[Product]:
         tokens, weights = (batch * h, n, d // h), (batch * h, n, n)
         yield "bqe,bke->bqk", tokens, tokens
         yield "bqk,bke->bqe", weights, tokens
-        if train:  # by the weights, the values, the queries and the keys
+        if train:  # gradients of the weights, the values, the queries and the keys
             yield "bqe,bke->bqk", tokens, tokens
             yield "bqk,bqe->bke", weights, tokens
             yield "bqk,bke->bqe", weights, tokens
@@ -120,7 +120,7 @@ def dense(rows, inputs, outputs, train: bool, *, is_first: bool = False) -> Iter
     yield "rk,kn->rn", (rows, inputs), (inputs, outputs)
     if train:
         yield "rk,rn->kn", (rows, inputs), (rows, outputs)
-    if train and not is_first:  # nobody asks for the gradient by the image
+    if train and not is_first:  # the gradient with respect to the image is not needed
         yield "rn,kn->rk", (rows, outputs), (inputs, outputs)
 
 

@@ -3,9 +3,9 @@
     python -m benchmarks.peers --peer_python PYTHON --shared ../shared --out
     benchmarks/results/peers.json
 
-PYTHON is one of an environment of its own with torch (CPU), timm and transformers. Writes the real
-Ti/16 and one random model of every kind to timm and Hugging Face folders, runs `peers_load.py`
-there on real photographs, and compares. Fails if anything differs by more than 1e-4.
+PYTHON belongs to a separate environment with torch (CPU), timm and transformers. Writes the real
+Ti/16 and one random model of every kind to timm and Hugging Face folders, runs `peers_load.py` in
+that environment on real photographs, and compares. Fails if an output differs by more than 1e-4.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The half of peers.py that runs where torch is: loads folders strictly, runs them on images.
+"""The part of peers.py that runs where torch is: loads folders strictly, runs them on images.
 
     python benchmarks/peers_load.py WORK [--stub torchvision_stub.py]
 

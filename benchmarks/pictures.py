@@ -1,4 +1,4 @@
-"""The table and the picture of docs/performance.md, from a file that `python -m benchmarks` wrote.
+"""The table and picture of docs/performance.md, from a file that `python -m benchmarks` wrote.
 
 python -m benchmarks.pictures RESULTS.json
 """
@@ -9,7 +9,7 @@ import pathlib
 
 from matplotlib.figure import Figure
 
-COLORS = {  # Okabe and Ito's, told apart by colour-blind readers too
+COLORS = {  # Okabe and Ito's, which colour-blind readers can distinguish too
     "vit_jax": "#0072B2",
     "linen": "#E69F00",
     "linen, huge pages": "#F0E442",
@@ -19,7 +19,7 @@ COLORS = {  # Okabe and Ito's, told apart by colour-blind readers too
 
 
 def table(results: dict) -> str:
-    """Markdown: images a second, and in brackets how many times as fast vit_jax is."""
+    """Markdown: images per second, and in brackets how many times as fast vit_jax is."""
     names = [name for name in COLORS if any(name in row for row in _speeds(results).values())]
     lines = ["| | sgemm share | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
     for title, row in _speeds(results).items():
@@ -35,7 +35,7 @@ def table(results: dict) -> str:
 
 
 def draw(results: dict, path: pathlib.Path) -> None:
-    """Speed of each contestant as a share of what sgemm reaches, one group a model."""
+    """Speed of each contestant as a share of what sgemm reaches, one group per model."""
     speeds = _speeds(results)
     if not speeds:
         return

@@ -1,11 +1,11 @@
-"""Compiles pre-training steps for TPU pods that are not here: bytes per chip and compile time.
+"""Compiles pre-training steps for TPU pods that we do not have: bytes per chip, compile time.
 
-    python -m benchmarks.pods [--limit MINUTES] [--only TEXT]     # needs jax[tpu], and no TPU
+    python -m benchmarks.pods [--limit MINUTES] [--only TEXT]     # needs jax[tpu], but no TPU
     python -m benchmarks.pods --table                             # prints the table in docs/pods.md
 
-One compilation at a time, each in a process of its own; what benchmarks/results/pods.json has is
-not done again. configs/scratch.py's step (AdamW, MixUp, bfloat16) with remat 'full' and 16 images
-a chip, so 256 images on 16 chips and 4,096 on 256.
+One compilation at a time, each in a process of its own; cases in benchmarks/results/pods.json are
+not repeated. The step is that of configs/scratch.py (AdamW, MixUp, bfloat16) with remat 'full' and
+16 images per chip, so 256 images on 16 chips and 4,096 on 256.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Case:
 
 
 def all_cases() -> list[Case]:
-    """What the claims rest on first, then the rest, the slow ones last."""
+    """First the cases that our claims rest on, then the others, the slow ones last."""
     first = [
         Case("ViT-G_14", "v5e:16x16", 256, True),
         Case("ViT-H_14", "v5e:4x4", 16, True),
@@ -62,9 +62,9 @@ def all_cases() -> list[Case]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--limit", type=float, default=30, help="minutes of CPU for each")
-    parser.add_argument("--only", default="", help="only cases whose name has this in it")
-    parser.add_argument("--table", action="store_true", help="print the table and do nothing")
+    parser.add_argument("--limit", type=float, default=30, help="minutes of CPU time for each")
+    parser.add_argument("--only", default="", help="only cases whose name contains this")
+    parser.add_argument("--table", action="store_true", help="only print the table")
     options = parser.parse_args()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
     if options.table:
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def run(case: Case, limit: float) -> dict:
-    """What the compiler said, from a process that the system ends when its time is up."""
+    """What the compiler reports, from a process that the system ends when its time is up."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=work, args=(case, round(60 * limit), send))
@@ -119,7 +119,7 @@ def work(case: Case, seconds: int, send) -> None:
 
 def table(cases: dict) -> str:
     lines = [
-        "| model | pod | batch | scanned: GiB a chip | compile, CPU s | unrolled: GiB | CPU s |",
+        "| model | pod | batch | scanned: GiB per chip | compile, CPU s | unrolled: GiB | CPU s |",
         "|---|---|---|---|---|---|---|",
     ]
     for model in MODELS:

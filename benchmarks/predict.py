@@ -1,11 +1,12 @@
-"""Predict on a folder of JPEGs: against the bare jitted forward plus decode, and its memory.
+"""Speed of predict on a folder of JPEGs, compared with decoding plus the bare model; its memory.
 
     python -m benchmarks.predict [--images 500] [--out benchmarks/results/predict.json]
 
-Bare: all files decoded by the same code in as many threads, then all batches through the jitted
-model, and the two times added. Predict: the whole command, from listing the files to its lines,
-with what it compiles compiled before. They take turns in one process; the best round counts.
-Memory: peak of a process of its own for a fifth of the files, for all, and for all four times over.
+Bare: all files are decoded by the same code in as many threads, then all batches go through the
+jitted model, and the two times are added. Predict: the whole command, from listing the files to
+printing, with its programs compiled beforehand. They take turns in one process; the best round
+counts. Memory: the peak of a separate process, for a fifth of the files, for all of them, and for
+all of them four times over.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What a CPU does during a forward pass or train step, sampled by Linux' perf.
+"""What a CPU does during a forward pass or train step, sampled by perf on Linux.
 
     python -m benchmarks.samples [--model ViT-S_16 --mode train --batch 16] [--out FILE]
 
-Every sample is sorted by the function it fell into: XLA's matrix products and what they need,
-the loops XLA writes itself, memory, and the rest. Needs `perf`.
+Samples are counted by the function they fall into: XLA's matrix products and what they need, the
+loops that XLA generates itself, memory, and the rest. Needs `perf`.
 """
 
 import os
@@ -12,7 +12,7 @@ import tempfile
 from vit_jax.cli.huge_pages import use_huge_pages
 
 if __name__ == "__main__":
-    if "xla_dump_to" not in os.environ.get("XLA_FLAGS", ""):  # or it was started anew already
+    if "xla_dump_to" not in os.environ.get("XLA_FLAGS", ""):  # else it has restarted already
         os.environ["XLA_FLAGS"] = f"--xla_dump_to={tempfile.mkdtemp()}"
     use_huge_pages()
 
@@ -32,8 +32,8 @@ import numpy as np
 from benchmarks import machine
 from benchmarks.contestants import ours
 
-# The first that is found in a sample's function. Generated code has no name: XLA's own is in the
-# objects it dumps; all other is the kernel oneDNN makes for Eigen.
+# The first pattern found in a sample's function. Generated code has no name: what is in the objects
+# that XLA dumps is XLA's own; the rest is the kernel that oneDNN makes for Eigen.
 KINDS = {
     r"ynn::dot_": "products: YNNPACK's kernels",
     r"generated elsewhere": "products: oneDNN's kernel, under Eigen",
@@ -48,7 +48,7 @@ KINDS = {
 def measure(model: str, mode: str, batch: int, calls: int) -> dict:
     specification = {"model": model, "mode": mode, "batch": batch}
     call = ours(specification | {"dtype": "float32", "resolution": 224})
-    np.ones(4 * 2**30, np.uint8)  # so that no call has to ask the system for memory
+    np.ones(4 * 2**30, np.uint8)  # so that no call has to get memory from the system
     for _ in range(3):
         call()
     with tempfile.NamedTemporaryFile(suffix=".data") as samples:
@@ -85,7 +85,7 @@ def kind_of(line: str) -> str:
 def is_from_xla(address: int) -> bool:
     """Whether the instructions there are among those XLA dumped."""
     with pathlib.Path("/proc/self/mem").open("rb", buffering=0) as memory:
-        for offset in (0, 8, 16):  # where an address was filled in, the bytes differ
+        for offset in (0, 8, 16):  # bytes differ where an address was filled in
             memory.seek(address - offset)
             if memory.read(24) in dumped_code():
                 return True

@@ -2,8 +2,8 @@
 
     python -m benchmarks.startup [--out FILE]
 
-Imports are timed in fresh processes, in turns, best of N. The first step is the quickstart's, from
-the start of the process, with a compilation cache that is cold, then warm.
+Imports are timed in fresh processes, in turns, best of N. The first step is that of the quickstart,
+timed from the start of the process, with a cold and then a warm compilation cache.
 """
 
 import pathlib
@@ -34,7 +34,7 @@ def measure() -> dict:
 
 
 def import_seconds(name: str) -> float:
-    """Of the import alone: the interpreter's own start is the same for all."""
+    """Time of the import alone, without the start of the interpreter."""
     program = f"import time; t = time.perf_counter(); import {name}; print(time.perf_counter() - t)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     return float(result.stdout)

@@ -1,9 +1,9 @@
-"""CIFAR-10 from pretrained weights against from scratch, with the same settings: table and curve.
+"""CIFAR-10 from pretrained weights and from scratch, with the same settings: table and curves.
 
     python -m benchmarks.transfer WEIGHTS TFDS_DATA_DIR RUNS [--draw_only] [--picture OUT.png]
 
-Trains the two models one after the other into RUNS/pretrained and RUNS/scratch (about a quarter of
-an hour each on two cores), and prints the table of docs/experiments.md.
+Trains the two models one after the other in RUNS/pretrained and RUNS/scratch (about a quarter of an
+hour each on two cores), and prints the accuracies for the table in docs/experiments.md.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main():
     parser.add_argument("weights", help="a ViT-Ti/16 to start from")
     parser.add_argument("tfds_data_dir", help="where CIFAR-10 is prepared")
     parser.add_argument("runs", type=pathlib.Path)
-    parser.add_argument("--draw_only", action="store_true", help="of runs that are there")
+    parser.add_argument("--draw_only", action="store_true", help="draw runs that exist already")
     parser.add_argument("--picture", default="docs/cifar10.png")
     args = parser.parse_args()
     if not args.draw_only:
