@@ -1,4 +1,4 @@
-"""Type aliases that several packages share. `Model`, any of our networks, is in `vit_jax.models`."""
+"""Type aliases that several packages share. `Model`, any of our networks, is in vit_jax.models."""
 
 from collections.abc import Mapping
 from typing import Any

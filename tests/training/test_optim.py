@@ -95,7 +95,7 @@ def test_layer_decay_slows_lower_layers_by_the_factor(params):
 
 
 def test_layer_decay_refuses_stacked_blocks(params):
-    with pytest.raises(ValueError, match=r"does not go with model\.scan"):
+    with pytest.raises(ValueError, match=r"which model\.scan does not have"):
         optim.layer_scales(models.stack_blocks(params), 0.5)
 
 

@@ -1,7 +1,7 @@
-"""Several processes, one run. JAX finds them, watches them and lets them agree; this asks it to.
+"""Several processes, one run. JAX finds them, watches them and makes them agree; this asks it to.
 
-A process that dies is missed at once if it was the first, else after `HEARTBEAT` seconds, and then
-JAX ends every other one with a message: the job's launcher may start all of them again.
+The death of a process is noticed at once if it was the first, else after `HEARTBEAT` seconds. JAX
+then ends all others with a message, and the job's launcher can start them all again.
 """
 
 import contextlib
@@ -16,32 +16,36 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
 
 HEARTBEAT = 60  # seconds without a sign of life after which a process counts as dead
-PATIENCE = 3600  # seconds that living ones wait for each other, for example to compile
+PATIENCE = 3600  # seconds that processes wait for each other, for example to compile
 
 
 def connect(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
-    """Joins the job's other processes, as the flags or the cluster say; alone where neither does.
+    """Joins the job's other processes, found by the flags or by the cluster; else runs alone.
 
-    JAX knows SLURM, GKE, Cloud TPU and Open MPI. Must come before anything touches a device.
+    JAX knows SLURM, GKE, Cloud TPU and Open MPI. Call it before anything touches a device.
     """
     given = (coordinator, num_processes, process_id)
-    watched = {"heartbeat_timeout_seconds": HEARTBEAT}
     if any(value is not None for value in given):
         if None in given:
             raise ValueError(
                 "--coordinator=HOST:PORT, --num_processes=N and --process_id=0…N-1 go together; "
                 f"given were {coordinator}, {num_processes} and {process_id}."
             )
-        method = {"cluster_detection_method": "deactivate"}
-        jax.distributed.initialize(coordinator, num_processes, process_id, **method, **watched)
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            cluster_detection_method="deactivate",
+            heartbeat_timeout_seconds=HEARTBEAT,
+        )
     else:
         try:
-            jax.distributed.initialize(**watched)
+            jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT)
         except ValueError as e:
             if "coordinator_address" not in str(e):
                 raise
             return
-    # JAX aborts where another process died, and says so; a Python stack would bury the message.
+    # When another process dies, JAX says so and aborts; a Python stack would bury the message.
     faulthandler.disable()
 
 
@@ -51,9 +55,9 @@ def is_first() -> bool:
 
 
 def wait_for_all(what: str) -> None:
-    """Waits until every process has done `what`, which need not take all of them equally long.
+    """Waits until every process has done `what`, however long it takes some of them.
 
-    Collectives have less patience: gloo's give up where one process comes 30 seconds late.
+    Collectives are less patient: gloo's give up when a process is 30 seconds late.
     """
     multihost.get_barrier_sync_fn()(key=what, timeout_ms=1000 * PATIENCE)
 
@@ -62,7 +66,7 @@ class AgreedStop:
     """After a SIGTERM to any process, true in all of them at the same step."""
 
     def at(self, step: int) -> bool:
-        """To be asked after every step."""
+        """Must be asked after every step."""
         return multihost_utils.reached_preemption_sync_point(step)
 
 
@@ -77,7 +81,7 @@ def stop_together() -> Iterator[AgreedStop]:
 
 
 def leave(code: int) -> None:
-    """Ends a process that failed, without waiting for the others as an orderly exit would."""
+    """Ends a failed process without waiting for the others, as an orderly exit would."""
     if jax.process_count() > 1:
         sys.stdout.flush()
         sys.stderr.flush()

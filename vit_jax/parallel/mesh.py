@@ -1,8 +1,8 @@
 """The mesh of devices, and the part of the state and of the batch that each device holds.
 
 A strategy is the shape of a mesh, and the shardings are a function of the mesh. The compiler
-derives the communication from them. The step sees the global batch whatever the mesh, so mixing,
-dropout and the mean of the gradient are the same for all of them.
+derives the communication from them. The step sees the global batch on any mesh, so mixing, dropout
+and the mean of the gradient are the same on all of them.
 
 | strategy | mesh | what the devices exchange |
 |---|---|---|
@@ -17,7 +17,7 @@ With `tensor` > 1, fsdp also spreads the heads and the hidden layer of the MLP o
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -29,10 +29,11 @@ from vit_jax.models.stacking import STACKED
 from vit_jax.training.state import TrainState
 
 T = TypeVar("T")
+Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm] jaxlib has no stubs
 
 STRATEGIES = ("jit", "pmap", "fsdp")
 
-# A copy of state and gradients on each device may take this much before `auto` spreads it.
+# A copy of state and gradients on each device may take this many bytes before `auto` spreads it.
 COPY_LIMIT = 2 * 2**30
 
 # Arrays (of one layer) with fewer elements stay whole: gathering them costs more than it saves.
@@ -51,12 +52,12 @@ def make_mesh(
     strategy: str,
     tensor: int,
     abstract_state: TrainState,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Device] | None = None,
 ) -> Mesh:
     """The mesh for training a state over `devices`, or over all there are.
 
-    `auto` is jit on one device; on several, pmap while a copy of state and gradients fits 2 GiB, so
-    up to ViT-B, and fsdp beyond that or with a tensor axis.
+    `auto` is jit on one device. On several it is pmap if a copy of state and gradients fits into
+    2 GiB (up to ViT-B), and fsdp beyond that or with a tensor axis.
     """
     devices = jax.devices() if devices is None else devices
     if strategy == "auto":
@@ -67,8 +68,8 @@ def make_mesh(
         return arrange(devices[:1], 1, 1)
     if strategy == "pmap":
         return arrange(devices, 1, 1)
-    # The number of shards that leaves a device the fewest bytes: where a width does not divide by
-    # all devices of a slice, several groups of them hold a copy each.
+    # The number of shards that leaves each device the fewest bytes: where a width is not divisible
+    # by the devices of a slice, several groups of them hold a copy each.
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     most = len(devices) // slices // tensor
     counts = [count for count in range(most, 0, -1) if most % count == 0]
@@ -76,8 +77,8 @@ def make_mesh(
     return min(meshes, key=lambda mesh: bytes_per_device(mesh, abstract_state))
 
 
-def arrange(devices: Sequence[jax.Device], num_shards: int, tensor: int) -> Mesh:
-    """Devices of a process side by side, slices apart: what talks most is nearest."""
+def arrange(devices: Sequence[Device], num_shards: int, tensor: int) -> Mesh:
+    """Devices of a process side by side, slices apart: those that talk most are nearest."""
     ordered = sorted(devices, key=lambda d: (getattr(d, "slice_index", 0), d.process_index, d.id))
     grid = np.array(ordered, object).reshape(-1, num_shards, tensor)
     return Mesh(grid, (REPLICA, DATA, TENSOR))
@@ -106,7 +107,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """For every array of a batch: examples are spread over the devices, each is on one."""
+    """For every array of a batch: the examples are spread over the devices."""
     return NamedSharding(mesh, PartitionSpec(BATCH))
 
 
@@ -117,14 +118,14 @@ def num_batch_shards(mesh: Mesh) -> int:
 def state_shardings(mesh: Mesh, state: T) -> T:
     """A sharding for each array of a state, or of any tree with parameters' names in it."""
 
-    def sharding(path: Any, leaf: Any) -> NamedSharding:
+    def sharding(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         return NamedSharding(mesh, partition_spec(name, leaf.shape, mesh.shape))
 
     return jax.tree_util.tree_map_with_path(sharding, state)
 
 
-def with_shardings(tree: T, shardings: Any) -> T:
+def with_shardings(tree: T, shardings: T) -> T:
     """The shapes of a tree, each with its sharding: what a checkpoint is restored into."""
     return jax.tree.map(
         lambda leaf, s: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=s), tree, shardings
@@ -132,8 +133,10 @@ def with_shardings(tree: T, shardings: Any) -> T:
 
 
 def partition_spec(name: str, shape: Sequence[int], mesh: Mapping[str, int]) -> PartitionSpec:
-    """How an array is cut: the tensor axis by the table, the data axis along what is longest."""
-    layers = 1 if f"/{STACKED}/" in f"/{name}" and shape else 0  # the scan walks along it
+    """How an array is cut: by the tensor axis as in the table, by the data axis along its longest
+    dimension.
+    """
+    layers = 1 if f"/{STACKED}/" in f"/{name}" and shape else 0  # the scan's axis is never cut
     if math.prod(shape[layers:]) < _SMALLEST:
         return PartitionSpec()
     axes: list[str | None] = [None] * len(shape)
@@ -152,20 +155,20 @@ def partition_spec(name: str, shape: Sequence[int], mesh: Mapping[str, int]) -> 
 
 
 def one_at_a_time(step_fn: Callable[..., T], mesh: Mesh) -> Callable[..., T]:
-    """The compiled step; on the several devices of one CPU, a call waits until it is done.
+    """The compiled step; on the several devices of one CPU, each call waits until it is done.
 
     Those devices share the CPU's threads: two programs in flight can each hold some of them and
-    wait for the rest for ever.
+    wait for the rest forever.
     """
     if mesh.size == 1 or mesh.devices.flat[0].platform != "cpu":
         return step_fn
     return lambda *arguments: jax.block_until_ready(step_fn(*arguments))
 
 
-def gather_to_host(tree: Any) -> Any:
-    """NumPy arrays of a tree whose parts other hosts may hold; every process must call it."""
+def gather_to_host(tree: T) -> T:
+    """NumPy arrays of a tree that may be spread over several hosts; every process must call it."""
 
-    def gather(leaf: jax.Array) -> Any:
+    def gather(leaf: jax.Array) -> np.ndarray:
         if leaf.is_fully_addressable:
             return jax.device_get(leaf)
         return multihost_utils.process_allgather(leaf, tiled=True)
@@ -173,8 +176,8 @@ def gather_to_host(tree: Any) -> Any:
     return jax.tree.map(gather, tree)
 
 
-def bytes_per_device(mesh: Mesh, tree: Any) -> int:
-    """What a device holds of a tree of arrays or shapes."""
+def bytes_per_device(mesh: Mesh, tree: object) -> int:
+    """What one device holds of a tree of arrays or shapes."""
     shardings = jax.tree.leaves(state_shardings(mesh, tree))
     return sum(
         math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -187,7 +190,7 @@ def copy_bytes(state: TrainState) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state, state.params)))
 
 
-def _check(strategy: str, tensor: int, devices: Sequence[jax.Device]) -> None:
+def _check(strategy: str, tensor: int, devices: Sequence[Device]) -> None:
     if strategy not in STRATEGIES:
         raise ValueError(
             f"config.parallel.strategy={strategy!r} is none of auto, {', '.join(STRATEGIES)}."
@@ -195,13 +198,12 @@ def _check(strategy: str, tensor: int, devices: Sequence[jax.Device]) -> None:
     processes = len({device.process_index for device in devices})
     if strategy == "jit" and processes > 1:
         raise ValueError(
-            f"config.parallel.strategy=jit uses one device, and there are {processes} processes; "
+            f"config.parallel.strategy=jit uses one device, but there are {processes} processes; "
             "use pmap, fsdp or auto."
         )
     if tensor > 1 and strategy != "fsdp":
         raise ValueError(
-            f"config.parallel.tensor={tensor} goes with config.parallel.strategy=fsdp, "
-            f"not {strategy}."
+            f"config.parallel.tensor={tensor} needs config.parallel.strategy=fsdp, not {strategy}."
         )
     local = len(devices) // processes
     if tensor < 1 or local % tensor:

@@ -1,7 +1,7 @@
 """MixUp (Zhang et al. 2018) and CutMix (Yun et al. 2019), on the device, for a whole batch at once.
 
-The partner of an example is the one at its place in the reversed batch: in an even batch none is
-its own partner, and no permutation has to be drawn.
+The partner of an example is the one at its place in the reversed batch: in an even batch no example
+is its own partner, and no permutation has to be drawn.
 """
 
 import jax

@@ -11,12 +11,13 @@ import optax
 from jax import Array
 from jax.typing import ArrayLike
 
-# What weight decay leaves alone: biases, norms, and all that is not a map between features.
+from vit_jax.aliases import Params
+
+# What weight decay spares: biases, norms, and everything that is not a map between features.
 _UNDECAYED = re.compile(
     r".*/(bias|scale)|cls|dist|.*pos_embedding(_[xy])?|.*/(registers|probe)"
     r"|.*relative_position_bias/.*"
 )
-Params = Any  # a nested dict of arrays, or of their shapes
 DECAY_TYPES = ("cosine", "linear", "rsqrt", "constant")
 
 
@@ -26,7 +27,7 @@ def create_learning_rate_schedule(
     """A linear warm-up times a decay: the reference's two kinds, and two more.
 
     `cosine` ends at 0, `linear` at `linear_end`; `rsqrt` falls with the root of the step after the
-    warm-up (Zhai et al. 2022); `constant` does not fall.
+    warm-up (Zhai et al. 2022); `constant` stays.
     """
     if decay_type not in DECAY_TYPES:
         raise ValueError(f"No decay_type {decay_type!r}; choose {', '.join(DECAY_TYPES)}.")
@@ -63,7 +64,7 @@ def learning_rate_schedule(config: ml_collections.ConfigDict) -> optax.Schedule:
 def make_optimizer(
     config: ml_collections.ConfigDict, params: Params
 ) -> optax.GradientTransformation:
-    """Clip, momentum, decoupled weight decay, learning rate by layer and by step, frozen parts."""
+    """Clipping, momentum, decoupled weight decay, rates by layer and by step, frozen parameters."""
     if config.optimizer not in OPTIMIZERS:
         known = ", ".join(OPTIMIZERS)
         raise ValueError(f"No optimizer {config.optimizer!r}; choose {known}.")
@@ -83,7 +84,7 @@ def make_optimizer(
     return optax.partition({"train": optimizer, "freeze": optax.set_to_zero()}, labels)
 
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Callable[[ml_collections.ConfigDict], optax.GradientTransformation]] = {
     "sgd": lambda c: optax.trace(decay=c.momentum, accumulator_dtype=c.optim_dtype),
     "adam": lambda c: optax.scale_by_adam(c.beta1, c.beta2, mu_dtype=c.optim_dtype),
     "adamw": lambda c: optax.scale_by_adam(c.beta1, c.beta2, mu_dtype=c.optim_dtype),
@@ -96,7 +97,7 @@ OPTIMIZERS = {
 
 
 def decay_mask(params: Params) -> Params:
-    """True for what weight decay shrinks: kernels, and nothing else."""
+    """True for what weight decay applies to: kernels, and nothing else."""
     return _map_named(lambda name, _: not _UNDECAYED.fullmatch(name), params)
 
 
@@ -131,7 +132,7 @@ def layer_scales(params: Params, decay: float) -> Params:
     names = jax.tree.leaves(_map_named(lambda name, _: name, params))
     if any("encoderblock/" in name for name in names):
         raise ValueError(
-            "layer_decay needs blocks with names of their own; it does not go with model.scan."
+            "layer_decay needs blocks with names of their own, which model.scan does not have."
         )
     depth = max(layer_index(name, -1) for name in names)
     return _map_named(lambda name, _: decay ** (depth + 1 - layer_index(name, depth)), params)
@@ -151,8 +152,8 @@ def _scale_by_layer(params: Params, decay: float) -> optax.GradientTransformatio
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def _map_named(function: Callable[[str, Any], Any], tree: Any) -> Any:
-    """`function` of each leaf's name and value, in place of the leaf."""
+def _map_named(function: Callable[[str, Any], object], tree: Params | optax.Updates) -> Params:
+    """Each leaf replaced by `function` of its name and value."""
     return jax.tree.map_with_path(
         lambda path, leaf: function("/".join(str(key.key) for key in path), leaf), tree
     )

@@ -5,7 +5,6 @@ Training and planning build the same program; only training fills it with number
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import ml_collections
 import optax
 
 from vit_jax import models
+from vit_jax.aliases import Params, Size
 from vit_jax.training.optim import make_optimizer
 from vit_jax.training.state import TrainState
 from vit_jax.training.step import Batch, Metrics, make_train_step
@@ -28,7 +28,7 @@ class Program:
     multi_label: bool = False
 
     @functools.cached_property
-    def model(self) -> Any:
+    def model(self) -> models.Model:
         return models.build_model(self.config.model.to_dict(), self.num_classes)
 
     @functools.cached_property
@@ -36,7 +36,7 @@ class Program:
         return make_optimizer(self.config, self.abstract_params)
 
     @functools.cached_property
-    def abstract_params(self) -> Any:
+    def abstract_params(self) -> Params:
         return jax.eval_shape(self.init_params)
 
     @functools.cached_property
@@ -54,18 +54,18 @@ class Program:
         }
 
     @property
-    def grid(self) -> tuple[int, int]:
+    def grid(self) -> Size:
         """The patches, (height, width), that an image is cut into."""
         height, width = models.patch_stride(self.model)
         return self.image_shape[0] // height, self.image_shape[1] // width
 
-    def init_params(self) -> Any:
+    def init_params(self) -> Params:
         """Random parameters; a scanned model's state holds the blocks stacked."""
         images = jnp.zeros((1, *self.image_shape))
         params = self.model.init(jax.random.key(self.config.seed), images)["params"]
         return models.stack_blocks(params) if self.config.model.get("scan") else params
 
-    def init_state(self, params: Any) -> TrainState:
+    def init_state(self, params: Params) -> TrainState:
         """The state before the first step."""
         return TrainState.create(params, self.optimizer, with_ema=self.config.ema_decay > 0)
 

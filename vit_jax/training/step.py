@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
 import optax
 from jax import Array
 
+from vit_jax.aliases import Params
+from vit_jax.models import Model
 from vit_jax.models.sharding import BATCH, constrain
 from vit_jax.training.losses import LOSSES, as_targets
 from vit_jax.training.mixing import mix
@@ -18,20 +19,22 @@ from vit_jax.training.state import TrainState
 
 Batch = Mapping[str, Array]
 Metrics = dict[str, Array]
-Params = Any  # a nested dict of arrays
+Gradient = tuple[Array, Params]  # with the loss before it
 
 
 def make_train_step(
-    config: ml_collections.ConfigDict, model: nn.Module, optimizer: optax.GradientTransformation
+    config: ml_collections.ConfigDict, model: Model, optimizer: optax.GradientTransformation
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """The step that a config describes. All randomness is a function of (seed, step)."""
+    assert model.num_classes is not None
+    num_classes = model.num_classes
     loss_function, schedule = LOSSES[config.loss], learning_rate_schedule(config)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         mix_key, dropout_key = jax.random.split(
             jax.random.fold_in(jax.random.key(config.seed), state.step)
         )
-        targets = as_targets(batch["label"], model.num_classes, config.label_smoothing)
+        targets = as_targets(batch["label"], num_classes, config.label_smoothing)
         images, targets = mix(
             mix_key, batch["image"], targets, mixup=config.mixup, cutmix=config.cutmix
         )
@@ -59,25 +62,26 @@ def make_train_step(
             "grad_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(schedule(state.step)),
         }
-        return TrainState(state.step + 1, params, opt_state, ema), metrics
+        step = state.step + 1
+        return state.replace(step=step, params=params, opt_state=opt_state, ema=ema), metrics
 
     return train_step
 
 
 def accumulate_gradient(
-    loss_and_grad_fn: Callable[..., tuple[Array, Params]],
+    loss_and_grad_fn: Callable[..., Gradient],
     params: Params,
     images: Array,
     labels: Array,
     accum_steps: int,
     *,
     key: Array,
-) -> tuple[Array, Params]:
+) -> Gradient:
     """Loss and gradient of the batch, computed in `accum_steps` equal parts to save memory.
 
-    The mean over the parts is the mean over the batch. Each part has a dropout key of its own. A
-    part takes every `accum_steps`-th example, so that each of several devices has its share of
-    every part and no example moves.
+    The mean over the parts is the mean over the batch. Each part has its own dropout key. A part
+    takes every `accum_steps`-th example, so that each of several devices has its share of every
+    part and no example moves.
     """
     if accum_steps <= 1:
         return loss_and_grad_fn(params, images, labels, key)
@@ -87,17 +91,19 @@ def accumulate_gradient(
             f"A batch of {size} does not divide into accum_steps={accum_steps} parts; "
             f"{max(1, round(size / accum_steps)) * accum_steps} would."
         )
-    parts = [
-        constrain(x.reshape(-1, accum_steps, *x.shape[1:]).swapaxes(0, 1), None, BATCH)
-        for x in (images, labels)
-    ]
 
-    def add(total: Any, part: Any) -> tuple[Any, None]:
+    def split(x: Array) -> Array:
+        parts = x.reshape(-1, accum_steps, *x.shape[1:]).swapaxes(0, 1)
+        return constrain(parts, None, BATCH)
+
+    images, labels = split(images), split(labels)
+
+    def add(total: Gradient, part: tuple[Array, Array, Array]) -> tuple[Gradient, None]:
         return jax.tree.map(jnp.add, total, loss_and_grad_fn(params, *part)), None
 
     zeros = jax.tree.map(
         lambda s: jnp.zeros(s.shape, s.dtype),
-        jax.eval_shape(loss_and_grad_fn, params, parts[0][0], parts[1][0], key),
+        jax.eval_shape(loss_and_grad_fn, params, images[0], labels[0], key),
     )
-    total, _ = jax.lax.scan(add, zeros, (*parts, jax.random.split(key, accum_steps)))
+    total, _ = jax.lax.scan(add, zeros, (images, labels, jax.random.split(key, accum_steps)))
     return jax.tree.map(lambda x: x / accum_steps, total)
