@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 from etils import epath
@@ -36,7 +35,7 @@ class Classifier:
     run in padded batches of one shape, so the model compiles once and not for every number.
     """
 
-    model: nn.Module
+    model: models.Model
     params: Any
     card: checkpoint.Card
 

@@ -62,5 +62,5 @@ def test_a_class_of_two_still_has_one_in_test():
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 3])
 def test_a_fraction_that_leaves_nothing_is_refused(fraction):
-    with pytest.raises(ValueError, match="test_fraction=.* is not a share"):
+    with pytest.raises(ValueError, match=r"test_fraction=.* is not a share"):
         hold_out(["a"], fraction, key=str, stratum=lambda e: None)

@@ -13,22 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from vit_jax.aliases import Params
 from vit_jax.evaluation.calibration import calibration_error
 from vit_jax.evaluation.scores import Scores, score_examples
+from vit_jax.models import Model
 from vit_jax.training.losses import as_targets
 
 Batch = Mapping[str, Array]  # image, label, and a mask that is False for padding
-EvalStep = Callable[[Any, Batch], dict[str, Array]]  # of parameters and a batch
+EvalStep = Callable[[Params, Batch], dict[str, Array]]
 
 
-def make_eval_step(model: Any, loss: str) -> EvalStep:
+def make_eval_step(model: Model, loss: str) -> EvalStep:
     """The step that sums the scores of a batch's real examples, in all and for each class."""
 
-    def eval_step(params: Any, batch: Batch) -> dict[str, Array]:
-        logits = model.apply({"params": params}, batch["image"], train=False)
+    def eval_step(params: Params, batch: Batch) -> dict[str, Array]:
+        logits = _apply(model, params, batch["image"])
         labels, mask = batch["label"], batch["mask"]
         scores = score_examples(logits, labels, loss)
-        weights = as_targets(labels, model.num_classes) * mask[:, None]
+        weights = as_targets(labels, logits.shape[-1]) * mask[:, None]
         return {
             **{name: jnp.where(mask, value, 0).sum() for name, value in scores.items()},
             "count": mask.sum(),
@@ -39,7 +41,7 @@ def make_eval_step(model: Any, loss: str) -> EvalStep:
     return eval_step
 
 
-def evaluate(eval_step: EvalStep, params: Any, batches: Iterable[Batch]) -> Scores:
+def evaluate(eval_step: EvalStep, params: Params, batches: Iterable[Batch]) -> Scores:
     """Scores over every example, each counted once."""
     totals: dict[str, Any] = {"count": 0}
     for sums in _results(eval_step, params, batches):
@@ -87,8 +89,8 @@ class Examples:
 
 
 def evaluate_examples(
-    model: Any,
-    params: Any,
+    model: Model,
+    params: Params,
     batches: Iterable[Batch],
     *,
     loss: str | None,
@@ -101,16 +103,15 @@ def evaluate_examples(
     """
 
     @jax.jit
-    def example_step(params: Any, batch: Batch) -> dict[str, Array]:
+    def example_step(params: Params, batch: Batch) -> dict[str, Array]:
         rows = {"label": batch["label"], "mask": batch["mask"]}
         if loss:
-            logits = model.apply({"params": params}, batch["image"], train=False)
+            logits = _apply(model, params, batch["image"])
             rows |= score_examples(logits, batch["label"], loss)
             rows["prediction"] = logits.argmax(-1)
             rows["confidence"] = jax.nn.softmax(logits).max(-1)
         if features:  # XLA computes what both have in common once
-            body = model.clone(num_classes=0)
-            rows["features"] = body.apply({"params": params}, batch["image"], train=False)
+            rows["features"] = _apply(model.clone(num_classes=0), params, batch["image"])
         return rows
 
     kept: dict[str, list[np.ndarray]] = {}
@@ -122,8 +123,13 @@ def evaluate_examples(
     return Examples(**{name: np.concatenate(values) for name, values in kept.items()})
 
 
+def _apply(model: Model, params: Params, images: Array) -> Array:
+    output: Any = model.apply({"params": params}, images, train=False)
+    return output
+
+
 def _results(
-    step: EvalStep, params: Any, batches: Iterable[Batch]
+    step: EvalStep, params: Params, batches: Iterable[Batch]
 ) -> Iterator[dict[str, np.ndarray]]:
     for batch in batches:
         yield jax.device_get(step(params, batch))

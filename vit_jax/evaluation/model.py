@@ -11,12 +11,14 @@ import ml_collections
 import numpy as np
 
 from vit_jax import data
+from vit_jax.aliases import Params, Size
 from vit_jax.evaluation.confusion import MOST_CLASSES, confusion_matrix
 from vit_jax.evaluation.data_set import evaluated_classes, match_classes
 from vit_jax.evaluation.evaluator import Examples, evaluate_examples
 from vit_jax.evaluation.probes import SHOTS, Probes, few_shot_accuracy, knn_accuracy
 from vit_jax.evaluation.scores import Scores
-from vit_jax.preprocessing import Preprocessing, Size
+from vit_jax.models import Model
+from vit_jax.preprocessing import Preprocessing
 
 # Called with a title and a number of examples: a context in which to report examples done.
 Progress = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], None]]]
@@ -57,8 +59,8 @@ class Evaluation:
 
 
 def evaluate_model(
-    model: Any,
-    params: Any,
+    model: Model,
+    params: Params,
     config: ml_collections.ConfigDict,
     *,
     checkpoint: str,
@@ -121,8 +123,8 @@ def _matching_classes(
 
 
 def _run(
-    model: Any,
-    params: Any,
+    model: Model,
+    params: Params,
     preprocessing: Preprocessing,
     config: ml_collections.ConfigDict,
     progress: Progress,
