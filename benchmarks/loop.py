@@ -69,11 +69,11 @@ def paired_turns(config, workdir: pathlib.Path, batch: dict) -> list[tuple[float
     """Seconds per step of the loop, and of its bare step right after, turn by turn."""
     batch = {name: jnp.asarray(value) for name, value in batch.items()}
     bare, step, state = [], None, None
-    compile_step, progress = train.Run.compile_step, Report.progress
+    compiled, progress = train.compiled, Report.progress
 
-    def compile_and_keep(self, loop_state):
+    def compile_and_keep(step_fn, loop_state, *shapes):
         nonlocal step, state
-        step, state = compile_step(self, loop_state), jax.tree.map(jnp.copy, loop_state)
+        step, state = compiled(step_fn, loop_state, *shapes), jax.tree.map(jnp.copy, loop_state)
         return step
 
     def progress_then_bare(self, *args) -> None:
@@ -87,7 +87,7 @@ def paired_turns(config, workdir: pathlib.Path, batch: dict) -> list[tuple[float
             bare.append((time.perf_counter() - start) / config.progress_every)
 
     with (
-        mock.patch.object(train.Run, "compile_step", compile_and_keep),
+        mock.patch.object(train, "compiled", compile_and_keep),
         mock.patch.object(Report, "progress", progress_then_bare),
     ):
         loop = loop_turns(config, workdir, PAIRED_STEPS)
