@@ -25,7 +25,7 @@ from benchmarks.machine import about
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "hosts.json"
-RECIPE = ROOT / "tests" / "training" / "recipe.py"
+RECIPE = ROOT / "tests" / "run" / "recipe.py"
 OPTIONS = ("--config.optimizer=sgd", "--config.base_lr=0.1", "--config.optim_dtype=float32")
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import machine
 
-RECIPE = "tests/training/recipe.py"
+RECIPE = "tests/run/recipe.py"
 OPTIONS = (
     *("--config.total_steps=400", "--config.checkpoint_every=20", "--config.eval_every=100"),
     *("--config.progress_every=20", "--config.keep_checkpoints=3"),

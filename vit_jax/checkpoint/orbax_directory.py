@@ -95,6 +95,7 @@ def _array(path: epath.Path, about: Any, use_ocdbt: bool, use_zarr3: bool, conte
         parent_dir=path,
         is_ocdbt_checkpoint=use_ocdbt,
         use_zarr3=use_zarr3,
+        ts_context=context,
     )
     spec = ocp.type_handlers.get_json_tspec_read(info, use_ocdbt=use_ocdbt)
 

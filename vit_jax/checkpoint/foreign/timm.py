@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vit_jax.aliases import Size
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules, tokens
 from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
@@ -23,7 +24,7 @@ from vit_jax.models import VisionTransformer, num_layers, patch_stride
 from vit_jax.models.kinds import square
 from vit_jax.models.layers import ATTENTION
 from vit_jax.models.position import sincos_2d
-from vit_jax.preprocessing import Preprocessing, Size
+from vit_jax.preprocessing import Preprocessing
 
 NAME = "timm"
 _BACKBONE = "patch_embed.backbone."
@@ -275,7 +276,7 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     if model.patch_norm:
         problems.append("its patch embedding has norms")
     if model.classifier not in ("token", "gap", "map"):
-        problems.append(f"it is not pooled (classifier {model.classifier!r})")
+        problems.append(f"timm has no pooling like classifier {model.classifier!r}")
     if model.position not in ("learned", "none", "sincos2d"):
         problems.append(f"its positions are {model.position!r}")
     if model.transformer.get("head_dim"):
