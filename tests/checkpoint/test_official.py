@@ -230,6 +230,15 @@ def test_remote_paths_are_read_and_written_through_fsspec(monkeypatch):
     assert_trees_equal(restore("s3://bucket/models/file.npz"), params)
 
 
+def test_an_orbax_directory_on_s3_is_refused_and_leaves_nothing_here(monkeypatch, tmp_path):
+    """Orbax takes s3://bucket for a local directory named `s3:`, if it gets to see it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(file_systems, "s3", MemoryFileSystem)
+    with pytest.raises(ValueError, match=r"not to s3://bucket/model; write an .npz there"):
+        checkpoint.convert(golden("vit_token").path, "s3://bucket/model", to="orbax")
+    assert list(tmp_path.iterdir()) == []
+
+
 # Bad input
 
 

@@ -124,6 +124,8 @@ def write(params: dict[str, Any], path: epath.PathLike, card: Card | None) -> No
     path = epath.Path(path).expanduser()
     if path.exists():
         raise ValueError(f"{path} exists already; Orbax writes new directories only.")
+    if is_remote(path) and not str(path).startswith("gs://"):  # it would make a local `s3:`
+        raise ValueError(f"Orbax writes locally and to gs://, not to {path}; write an .npz there.")
     with replacing(path) as partial:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             checkpointer.save(_absolute(partial), args=ocp.args.PyTreeSave(params))

@@ -34,25 +34,33 @@ def data_config(
     return config
 
 
-def evaluated_classes(config: ml_collections.ConfigDict) -> tuple[str, ...]:
-    """The classes of the split to evaluate on, which may have nothing beside it to train on."""
-    alone = config.copy_and_resolve_references()
-    alone.pp.train = config.pp.test
-    return data.open_source(alone, config.pp.test).class_names
-
-
 def match_classes(
-    own: Sequence[str], class_names: Sequence[str] | None, num_classes: int
+    config: ml_collections.ConfigDict,
+    class_names: Sequence[str] | None,
+    num_classes: int,
+    *,
+    needed: bool,
 ) -> Sequence[str] | None:
-    """The model's classes as the data set, whose classes are `own`, calls them.
+    """The model's classes as the data set calls them. If the data set has others: None, or an
+    error if they are `needed`.
 
-    A model without class names has them in the data set's order. None if its classes are others.
+    A model whose classes have no names has those of the data set, if there are as many.
     """
-    if class_names is None:
-        return own if len(own) == num_classes else None
-    if set(own) <= set(class_names):
+    alone = config.copy_and_resolve_references()
+    alone.pp.train = config.pp.test  # there may be nothing else to train on
+    own = data.open_source(alone, config.pp.test).class_names
+    if class_names is None and len(own) == num_classes:
+        return own
+    if class_names is not None and set(own) <= set(class_names):
         return class_names
     known = labels.imagenet(num_classes)
-    if known is not None and list(class_names) == known[0] and set(own) <= set(known[1]):
+    if known is not None and list(class_names or ()) == known[0] and set(own) <= set(known[1]):
         return known[1]
-    return None
+    if not needed:
+        return None
+    names = class_names or [f"class {i}" for i in range(num_classes)]
+    raise ValueError(
+        f"{config.dataset} has {len(own)} classes ({', '.join(own[:3])}, …), and they are not "
+        f"among the model's {num_classes} ({', '.join(names[:3])}, …). --knn and --few_shot "
+        "evaluate the features on any classes."
+    )

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from vit_jax import data
 from vit_jax.aliases import Params, Size
 from vit_jax.evaluation.confusion import MOST_CLASSES, confusion_matrix
-from vit_jax.evaluation.data_set import evaluated_classes, match_classes
+from vit_jax.evaluation.data_set import match_classes
 from vit_jax.evaluation.evaluator import Examples, evaluate_examples
 from vit_jax.evaluation.probes import SHOTS, Probes, few_shot_accuracy, knn_accuracy
 from vit_jax.evaluation.scores import Scores
@@ -76,11 +75,26 @@ def evaluate_model(
     `checkpoint` is what the model is called in the result.
     """
     probing = few_shot or neighbors is not None
-    names = _matching_classes(config, class_names, model.num_classes or 0, needed=not probing)
+    names = match_classes(config, class_names, model.num_classes or 0, needed=not probing)
     source = data.open_source(config, config.pp.test, names)
     if probing and source.multi_label:
         raise ValueError("--few_shot and --knn need data with one class per image.")
-    run = functools.partial(_run, model, params, preprocessing, config, progress)
+
+    def run(source: data.Source, loss: str | None, features: bool) -> Examples:
+        batches = data.eval_batches(config, source, preprocessing=preprocessing)
+        with progress(f"{source.name} {source.split}", len(source)) as advance:
+            examples = evaluate_examples(
+                model,
+                params,
+                data.prefetch_to_device(batches),
+                loss=loss,
+                features=features,
+                advance=advance,
+            )
+        if not len(examples):
+            raise ValueError(f"No image of {source.name} {source.split} could be read.")
+        return examples
+
     loss = "sigmoid" if source.multi_label else config.loss
     scored = names is not None and bool(model.num_classes)
     examples = run(source, loss if scored else None, probing)
@@ -103,49 +117,8 @@ def evaluate_model(
     )
 
 
-def _matching_classes(
-    config: ml_collections.ConfigDict,
-    class_names: Sequence[str] | None,
-    num_classes: int,
-    *,
-    needed: bool,
-) -> Sequence[str] | None:
-    own = evaluated_classes(config)
-    names = match_classes(own, class_names, num_classes)
-    if names is None and needed:
-        theirs = class_names or [f"class {i}" for i in range(num_classes)]
-        raise ValueError(
-            f"{config.dataset} has {len(own)} classes ({', '.join(own[:3])}, …), and they are not "
-            f"among the model's {num_classes} ({', '.join(theirs[:3])}, …). --knn and --few_shot "
-            "evaluate the features on any classes."
-        )
-    return names
-
-
-def _run(
-    model: Model,
-    params: Params,
-    preprocessing: Preprocessing,
-    config: ml_collections.ConfigDict,
-    progress: Progress,
-    source: data.Source,
-    loss: str | None,
-    features: bool,
-) -> Examples:
-    batches = data.prefetch_to_device(
-        data.eval_batches(config, source, preprocessing=preprocessing)
-    )
-    with progress(f"{source.name} {source.split}", len(source)) as advance:
-        examples = evaluate_examples(
-            model, params, batches, loss=loss, features=features, advance=advance
-        )
-    if not len(examples):
-        raise ValueError(f"No image of {source.name} {source.split} could be read.")
-    return examples
-
-
 def _probe(
-    run: Callable[..., Examples],
+    run: Callable[[data.Source, str | None, bool], Examples],
     config: ml_collections.ConfigDict,
     source: data.Source,
     examples: Examples,
@@ -155,7 +128,7 @@ def _probe(
     train = data.open_source(config, config.pp.train, source.class_names)
     if neighbors is None:
         train = data.first_of_each_class(train, max(SHOTS))
-    learned = run(train, None, features=True)
+    learned = run(train, None, True)
     assert learned.features is not None and examples.features is not None
     pairs = (learned.features, learned.label), (examples.features, examples.label)
     num_classes = len(source.class_names)
