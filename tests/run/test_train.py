@@ -169,6 +169,10 @@ def test_weights_bring_their_gelu_and_eps_into_a_run(finished, tmp_path):
     _, card = load_with_card(tmp_path / "run")
     assert (card.model.gelu, card.model.norm_eps) == ("erf", 1e-12)
 
+    (tmp_path / "erf.npz").unlink()  # a run that has begun needs its weights no more
+    params = train_and_evaluate(config, tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, checkpoint.load(tmp_path / "run"), params)
+
 
 # Stopping and going on
 
