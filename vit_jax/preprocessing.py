@@ -6,11 +6,10 @@ It travels in a checkpoint's card, so that predict and evaluate do what the mode
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+from vit_jax.aliases import Json, Size
 
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic")  # the last two antialias
-
-Size = tuple[int, int]  # height, width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,18 +28,18 @@ class Preprocessing:
     channels: int = 3
     exif: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in dataclasses.asdict(self).items()
         }
 
     @classmethod
-    def from_json(cls, given: Any, *, channels: int = 3) -> "Preprocessing":
+    def from_json(cls, given: object, *, channels: int = 3) -> "Preprocessing":
         """Raises one ValueError with every problem, separated by semicolons."""
         if not isinstance(given, Mapping):
             raise ValueError(f"preprocessing is {given!r}, not a JSON object")
-        problems = []
+        problems: list[str] = []
         if given.get("interpolation") not in INTERPOLATIONS:
             known = ", ".join(INTERPOLATIONS)
             problems.append(f"interpolation is {given.get('interpolation')!r}, not one of {known}")
@@ -93,13 +92,13 @@ def google_preprocessing(size: Sequence[int], channels: int = 3) -> Preprocessin
     )
 
 
-def is_size(value: Any) -> bool:
+def is_size(value: object) -> bool:
     return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_count, value))
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _are_numbers(values: Any) -> bool:
+def _are_numbers(values: object) -> bool:
     return isinstance(values, list | tuple) and all(isinstance(v, int | float) for v in values)

@@ -127,7 +127,7 @@ def test_a_checkpoint_of_a_non_square_grid_says_what_it_needs(tmp_path):
 def test_a_grid_that_is_not_the_models_is_refused(pretrained):
     path, _ = pretrained
     _, init = make(size=(96, 96))
-    with pytest.raises(ValueError, match="36 patches, which a 5×5 grid is not"):
+    with pytest.raises(ValueError, match="36 patches, and a 5×5 grid has 25"):
         load(path, init, grid=(5, 5))
 
 

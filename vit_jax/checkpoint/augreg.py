@@ -11,15 +11,15 @@ INDEX = "gs://vit_models/augreg/index.csv"
 
 def best(
     name: str,
-    index: str | os.PathLike = INDEX,
+    index: str | os.PathLike[str] = INDEX,
     *,
-    cache: str | os.PathLike | None = None,
+    cache: str | os.PathLike[str] | None = None,
     allow_http: bool = False,
 ) -> dict[str, str]:
-    """The index's row for a model name (B_16, R26_S_32, …): of its ImageNet-21k checkpoints the one
-    with the best `final_val`. A whole file name (`filename` or `adapt_filename`) gives its own row.
+    """The index's row for a model name (B_16, R26_S_32, …): its ImageNet-21k checkpoint with the
+    best `final_val`. A whole file name (`filename` or `adapt_filename`) gives its own row.
 
-    `index` is a local copy, or an https or gs:// address, which is fetched into the cache.
+    `index` is a local copy, or an https or gs:// address, which is downloaded into the cache.
     """
     path = _local(str(index), cache, allow_http)
     with path.open(newline="") as file:
@@ -38,7 +38,7 @@ def best(
     return max(candidates, key=lambda row: float(row["final_val"]))
 
 
-def _local(index: str, cache: str | os.PathLike | None, allow_http: bool) -> Path:
+def _local(index: str, cache: str | os.PathLike[str] | None, allow_http: bool) -> Path:
     if index.startswith("gs://"):
         index = catalog.remote_files(index)[1][0].url
     if "://" not in index:

@@ -1,4 +1,4 @@
-"""The card: what a checkpoint says about itself. With it, a path is all that a command needs.
+"""The card: a checkpoint's description of itself. With it, a path is all that a command needs.
 
 As JSON:
 
@@ -11,24 +11,26 @@ import dataclasses
 import importlib.metadata
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
 from vit_jax import models
+from vit_jax.aliases import Json, Size
 from vit_jax.models import kinds
 from vit_jax.models.kinds import Shapes
-from vit_jax.preprocessing import Preprocessing, Size, google_preprocessing, is_size
+from vit_jax.preprocessing import Preprocessing, google_preprocessing, is_size
 
 FORMAT = 1
-_REQUIRED = ("model", "num_classes", "class_names", "image_size", "grid", "channels")
-_REQUIRED += ("preprocessing", "source", "versions", "metrics")
-_INFERRED = "inferred from the shapes in "  # how cards began before they had the field `inferred`
+_REQUIRED = (
+    *("model", "num_classes", "class_names", "image_size", "grid", "channels"),
+    *("preprocessing", "source", "versions", "metrics"),
+)
+_INFERRED = "inferred from the shapes in "  # marks cards older than the field `inferred`
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for package in ("vit_jax", "jax", "flax"):
         try:
             found[package] = importlib.metadata.version(package)
@@ -42,20 +44,20 @@ class Card:
     """`model` is the network itself, a linen module, as it was trained; `card.model.clone(…)`
     changes how it is computed.
 
-    `grid` is the (height, width) in patches that it was trained at, None where nobody knows.
-    `inferred` marks a card made from shapes alone, which cannot know everything. `data`, which only
-    our own training writes, holds the options of `config.DATA_SET` that it was trained with.
+    `grid` is the (height, width) in patches that it was trained at, None if that is not known.
+    `inferred` marks a card made from shapes alone, which cannot show everything. `data`, written by
+    our own training only, holds the options of `config.DATA_SET` that it was trained with.
     """
 
-    model: Any
+    model: models.Model
     grid: Size | None = None
     channels: int = 3
     class_names: tuple[str, ...] | None = None
     preprocessing: Preprocessing | None = None
     source: str = ""
     inferred: bool = False
-    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metrics: Json = dataclasses.field(default_factory=dict)
+    data: Json = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=_versions)
 
     def __post_init__(self):
@@ -77,7 +79,7 @@ class Card:
 
     @property
     def loss(self) -> str:
-        """`sigmoid` where an image may have several classes, else `softmax`."""
+        """`sigmoid` if an image may have several classes, else `softmax`."""
         return self.data.get("loss", "softmax")
 
     def parameter_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -90,9 +92,8 @@ class Card:
         grid = grid_at(size, self.model)
         return dataclasses.replace(self, grid=grid, preprocessing=preprocessing)
 
-    def to_json(self) -> dict[str, Any]:
-        """In JSON's own types."""
-        card = {
+    def to_json(self) -> Json:
+        card: Json = {
             "format": FORMAT,
             "model": models.model_fields(self.model),
             "num_classes": self.num_classes,
@@ -107,7 +108,7 @@ class Card:
         }
         card |= {"inferred": True} if self.inferred else {}
         card |= {"data": self.data} if self.data else {}
-        return _plain(card)
+        return {name: _plain(value) for name, value in card.items()}
 
     def dumps(self) -> str:
         return json.dumps(self.to_json())
@@ -121,7 +122,7 @@ class Card:
         return cls.from_json(given, where=where)
 
     @classmethod
-    def from_json(cls, given: Any, *, where: str = "The card") -> "Card":
+    def from_json(cls, given: object, *, where: str = "The card") -> "Card":
         """Raises one ValueError with everything that is wrong with it."""
         if not isinstance(given, Mapping):
             kind = type(given).__name__
@@ -155,7 +156,7 @@ class Card:
                 model = models.build_model(given["model"], num_classes)
             except (TypeError, ValueError, KeyError) as e:
                 problems.append(f"its model cannot be built ({e})")
-        if not problems:
+        if model is not None:
             source = str(given["source"])
             try:
                 return cls(
@@ -176,9 +177,9 @@ class Card:
 
 
 def infer_card(shapes: Shapes, *, source: str, image_size: Size | None = None) -> Card | None:
-    """A card for parameters that came without one; None where they are of no model of ours.
+    """A card for parameters that came without one; None if they are not those of our models.
 
-    What shapes do not tell is taken to be as in Google's published models. A grid that is not
+    What shapes do not show is assumed to be as in Google's published models. A grid that is not
     square needs the `image_size`.
     """
     found = kinds.recognise(shapes)
@@ -194,9 +195,9 @@ def infer_card(shapes: Shapes, *, source: str, image_size: Size | None = None) -
     return dataclasses.replace(card, preprocessing=preprocessing)
 
 
-def grid_at(size: Sequence[int], model: Any, *, floor: bool = False) -> Size:
-    """The patches, (height, width), that an image of a size is cut into; with `floor`, as many as
-    there is room for.
+def grid_at(size: Sequence[int], model: models.Model, *, floor: bool = False) -> Size:
+    """The patches, (height, width), that an image of this size is cut into; with `floor`, a rest
+    that is smaller than a patch is ignored.
     """
     (height, width), (down, right) = size, kinds.patch_stride(model)
     if not floor and (height % down or width % right):
@@ -208,8 +209,8 @@ def grid_at(size: Sequence[int], model: Any, *, floor: bool = False) -> Size:
     return height // down, width // right
 
 
-def _plain(value: Any) -> Any:
-    """The value in JSON's own types."""
+def _plain(value: object) -> object:
+    """In JSON's own types."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

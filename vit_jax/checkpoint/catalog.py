@@ -1,8 +1,7 @@
 """Published checkpoints by name: what they are, where they live, and a cache of those fetched.
 
-The table is catalog.csv beside this file (and as checkpoints/catalog.csv in the repository). A
-row's homes are tried in order; each is a hub repository (`hub:owner/name`) or a bucket path
-(`gs://…`).
+The table is catalog.csv beside this file (also checkpoints/catalog.csv in the repository). A row's
+homes are tried in order; each is a hub repository (`hub:owner/name`) or a bucket path (`gs://…`).
 """
 
 import csv
@@ -19,14 +18,14 @@ from vit_jax.atomic import replacing
 from vit_jax.checkpoint import download
 
 TABLE = Path(__file__).with_name("catalog.csv")
-# Where homes are reached. A company's mirror can stand in: VIT_JAX_HUB=https://mirror/…
+# The servers behind the homes. A mirror can stand in: VIT_JAX_HUB=https://mirror/…
 ENDPOINTS = {
     "hub": ("VIT_JAX_HUB", "https://huggingface.co"),
     "bucket": ("VIT_JAX_BUCKET", "https://storage.googleapis.com"),
 }
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*")
 
-# Told of each file as it arrives: its name, bytes so far, bytes in all if known.
+# Called as a file arrives: its name, bytes so far, bytes in all if known.
 Progress = Callable[[str, int, int | None], None]
 
 
@@ -88,12 +87,12 @@ def find(name: str) -> Entry:
 
 
 def near_names(name: str) -> str:
-    """A sentence with names of the catalog that are like this one, or nothing."""
+    """A sentence with similar names in the catalog, or nothing."""
     near = difflib.get_close_matches(name, entries(), n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
-def cache_dir(cache: str | os.PathLike | None = None) -> Path:
+def cache_dir(cache: str | os.PathLike[str] | None = None) -> Path:
     """The cache given, or $VIT_JAX_CACHE, or ~/.cache/vit_jax."""
     return Path(cache or os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax").expanduser()
 
@@ -123,16 +122,16 @@ def _endpoint(kind: str) -> str:
 def fetch(
     name: str,
     *,
-    cache: str | os.PathLike | None = None,
+    cache: str | os.PathLike[str] | None = None,
     offline: bool = False,
     allow_http: bool = False,
     timeout: float = 30.0,
     progress: Progress | None = None,
 ) -> Path:
-    """The path of a catalogued checkpoint, fetched if the cache has it not: give it to `load`.
+    """The path of a catalogued checkpoint, for `load`; downloaded if it is not cached.
 
     The homes are tried in order; if none works, the error says how each failed. A file whose sha256
-    is not in the catalog is trusted the first time; its hash is recorded and checked ever after.
+    is not in the catalog is trusted the first time; its hash is recorded and checked from then on.
     """
     entry = find(name)
     root = cache_dir(cache)
@@ -143,7 +142,7 @@ def fetch(
         raise download.DownloadError(
             f"{name} is not in the cache {root}, and --offline forbids fetching it."
         )
-    failures = []
+    failures: list[str] = []
     for home in entry.homes:
         try:
             return _fetch_home(root, entry, home, allow_http, timeout, progress)
@@ -152,7 +151,14 @@ def fetch(
     raise download.DownloadError(f"{name} could not be fetched. {' | '.join(failures)}")
 
 
-def _fetch_home(root, entry, home, allow_http, timeout, progress) -> Path:
+def _fetch_home(
+    root: Path,
+    entry: Entry,
+    home: str,
+    allow_http: bool,
+    timeout: float,
+    progress: Progress | None,
+) -> Path:
     kind, files = remote_files(home)
     folder = _folder(root, entry.name, kind)
     known = _known_hashes(root)
@@ -185,7 +191,7 @@ def _fetch_home(root, entry, home, allow_http, timeout, progress) -> Path:
 
 
 def _cached(root: Path, name: str, home: str) -> Path | None:
-    """The checkpoint if it is in the cache whole; an error if a file is not what it was."""
+    """The checkpoint if all of it is in the cache; an error if a file has changed."""
     kind, files = remote_files(home)
     folder = _folder(root, name, kind)
     known = _known_hashes(root)

@@ -1,17 +1,18 @@
 """Writing a checkpoint in any format, and converting one from any other, one array at a time."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-import flax.traverse_util
 import numpy as np
 from etils import epath
 
+from vit_jax.aliases import Params, Size
 from vit_jax.checkpoint import foreign, official, opening, orbax_directory
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.lazy import Lazy, from_array, read_ahead
 from vit_jax.checkpoint.names import check_fit, recover_tree
 from vit_jax.checkpoint.plan import Mapped, Plan
+from vit_jax.models.kinds import Shaped, flatten
 
 TARGETS = ("npz", "orbax", *foreign.LAYOUTS)
 
@@ -29,12 +30,12 @@ def convert(
     *,
     to: str | None = None,
     num_heads: int | None = None,
-    image_size: Sequence[int] | None = None,
+    image_size: Size | None = None,
 ) -> Report:
-    """Writes the checkpoint at `source` to `target`; returns what was done, line by line.
+    """Writes the checkpoint at `source` to `target`; reports what was done, line by line.
 
-    Without `to`, a target named .npz becomes one, .safetensors becomes timm's, and anything else an
-    Orbax directory. Nothing is left behind if it fails.
+    Without `to`, a target named .npz is written as such, .safetensors in timm's layout, and
+    anything else as an Orbax directory. Nothing is left behind if it fails.
     """
     target = epath.Path(target).expanduser()
     to = to or _format_by_name(target)
@@ -64,13 +65,12 @@ def _refuse_same(source: epath.PathLike, target: epath.Path) -> None:
 
 
 def save(
-    params: Mapping[str, Any], path: epath.PathLike, *, card: Card | None = None, to: str = "npz"
+    params: Params, path: epath.PathLike, *, card: Card | None = None, to: str = "npz"
 ) -> None:
     """Writes an official .npz (ViT-paper names), which the reference, timm and Hugging Face read
     too; or, with a card and `to`, an orbax, timm, hf or lucidrains checkpoint.
     """
-    flat = flax.traverse_util.flatten_dict(dict(params), sep="/")
-    leaves = {name: from_array(leaf) for name, leaf in flat.items()}
+    leaves = {name: from_array(leaf) for name, leaf in flatten(params).items()}
     if to in ("npz", "orbax"):
         _WRITERS[to](leaves, path, card, "The model")
     elif card is None:
@@ -87,14 +87,14 @@ def write(
     to: str,
     where: str = "The model",
 ) -> Plan:
-    """Writes flat leaves in a format of TARGETS, after a check that they are what the card says.
+    """Writes leaves by flat name in a format of TARGETS, after comparing them with the card.
 
-    All but npz and orbax need a card.
+    All formats but npz and orbax need a card.
     """
     path = epath.Path(path).expanduser()
     if card is not None:
-        wanted: dict[str, Any] = dict(card.parameter_shapes())
-        if card.grid is None:  # as many positions as there are
+        wanted: dict[str, Shaped] = dict(card.parameter_shapes())
+        if card.grid is None:  # any number of positions will do
             wanted |= {name: leaves[name] for name in wanted if name in leaves and "pos" in name}
         check_fit(leaves, wanted, where=where)
     if to in _WRITERS:

@@ -1,12 +1,13 @@
 """One file over https, never trusted: resumed, timed out, measured, hashed, then moved into place.
 
-Knows nothing of checkpoints; `catalog` decides what to fetch from where.
+Knows nothing about checkpoints; `catalog` decides what to fetch from where.
 """
 
 import contextlib
 import email.message
 import hashlib
 import http.client
+import io
 import json
 import os
 import re
@@ -40,17 +41,17 @@ def fetch(
     attempts: int = 3,
     progress: Progress | None = None,
 ) -> str:
-    """Downloads a file and returns its sha256; `target` appears complete and checked, or not at
-    all.
+    """Downloads a file and returns its sha256; `target` appears complete and checked, or never.
 
     What arrived before a connection broke is kept beside the target and continued, by this call
-    (`attempts` times) or a later one, if the server still has the same file. `timeout` is for each
-    wait for the server, in seconds.
+    (`attempts` times) or a later one, if the server still has the same file. `timeout` is the
+    longest wait for the server, in seconds.
     """
     check_url(url, allow_http)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     about = target.with_name(f".{target.name}.partial.json")
+    total = None
     with _locked(partial) as file:
         for attempt in range(1, attempts + 1):
             try:
@@ -58,22 +59,22 @@ def fetch(
                 break
             except (DownloadError, urllib.error.URLError, OSError, http.client.HTTPException) as e:
                 reason = _in_words(e, timeout)
-                # Only what a second try may cure is tried again.
+                # Only failures that may pass are tried again.
                 if attempt == attempts or not _is_passing(e):
                     raise DownloadError(f"{url}: {reason}") from e
         found = _hash(file)
         problem = None
         length = file.seek(0, os.SEEK_END)
         if size is not None and length != size:
-            problem = f"it has {length:,} bytes, and {size:,} were expected"
+            problem = f"it has {length:,} bytes instead of {size:,}"
         elif total is not None and length != total:
-            problem = f"it has {length:,} bytes, and the server said {total:,}"
+            problem = f"it has {length:,} bytes, but the server announced {total:,}"
         elif sha256 is not None and found != sha256:
-            problem = f"its sha256 is {found}, and {sha256} was expected"
+            problem = f"its sha256 is {found} instead of {sha256}"
         if problem:
             partial.unlink()
             about.unlink(missing_ok=True)
-            raise DownloadError(f"{url}: {problem}. The file was thrown away.")
+            raise DownloadError(f"{url}: {problem}. The file was deleted.")
         os.fsync(file.fileno())
         partial.replace(target)
         about.unlink(missing_ok=True)
@@ -97,13 +98,13 @@ def file_hash(path: Path) -> str:
         return _hash(file)
 
 
-def _hash(file: IO[bytes]) -> str:
+def _hash(file: io.BufferedIOBase) -> str:
     file.seek(0)
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
-def _locked(partial: Path) -> Iterator[IO[bytes]]:
+def _locked(partial: Path) -> Iterator[io.BufferedRandom]:
     """The partial file, open for this process alone."""
     try:
         held = filelock.FileLock(partial.with_suffix(".lock"), timeout=0).acquire()
@@ -117,20 +118,20 @@ def _locked(partial: Path) -> Iterator[IO[bytes]]:
 
 def _transfer(
     url: str,
-    file: IO[bytes],
+    file: io.BufferedIOBase,
     about: Path,
     allow_http: bool,
     timeout: float,
     progress: Progress | None,
 ) -> int | None:
-    """Appends what is missing; returns the whole length as far as the server tells it."""
+    """Appends what is missing; returns the whole length if the server announces it."""
     have = file.seek(0, os.SEEK_END)
-    validator = _validator_of(about, url) if have else None
-    if have and validator is None:  # no way to know that it is of the same file
+    validator = _stored_validator(about, url) if have else None
+    if validator is None:  # no way to know that it is the same file
         file.truncate(0)
         have = 0
     headers = {"User-Agent": "vit_jax", "Accept-Encoding": "identity"}
-    if have:
+    if validator is not None:
         headers |= {"Range": f"bytes={have}-", "If-Range": validator}
     opener = urllib.request.build_opener(_CheckedRedirects(allow_http))
     try:
@@ -160,7 +161,7 @@ def _transfer(
 
 
 class _PassingError(DownloadError):
-    """One that a second try may cure."""
+    """A failure that may pass."""
 
 
 def _continue_at(status: int, headers: email.message.Message, have: int) -> tuple[int, int | None]:
@@ -169,7 +170,7 @@ def _continue_at(status: int, headers: email.message.Message, have: int) -> tupl
         match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", ""))
         if match is None or int(match[1]) != have:
             raise DownloadError(
-                f"bytes from {have:,} on were asked for, and the server sent "
+                f"bytes from {have:,} on were requested, but the server sent "
                 f"{headers.get('Content-Range')!r}"
             )
         return have, None if match[3] == "*" else int(match[3])
@@ -178,12 +179,12 @@ def _continue_at(status: int, headers: email.message.Message, have: int) -> tupl
 
 
 def _validator(headers: email.message.Message) -> str | None:
-    """What tells later whether the server still has the same file: a strong ETag, or a date."""
+    """What shows later whether the server still has the same file: a strong ETag, or a date."""
     etag = headers.get("ETag")
     return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
 
 
-def _validator_of(about: Path, url: str) -> str | None:
+def _stored_validator(about: Path, url: str) -> str | None:
     try:
         known = json.loads(about.read_text())
     except (OSError, ValueError):
@@ -195,7 +196,15 @@ class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
     def __init__(self, allow_http: bool):
         self._allow_http = allow_http
 
-    def redirect_request(self, req, fp, code, msg, headers, newurl):
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
         check_url(newurl, self._allow_http)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -1,33 +1,35 @@
 """Fitting a checkpoint to a model: head, position grid, class token, patch size, input channels.
 
 Each adaptation is one function from the flat arrays of the checkpoint to those of the model, and
-one log line. What no adaptation explains is an error that names every difference. All of that
-happens before a weight is read; `Fitted.restore` then reads each array once.
+one log line. Differences that no adaptation covers raise one error that names them all. This
+happens before any weight is read; `Fitted.restore` then reads each array once.
 """
 
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.traverse_util
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from vit_jax.aliases import Params, Size
 from vit_jax.checkpoint.lazy import Lazy, concatenated, from_array, local_part, place, read_ahead
 from vit_jax.checkpoint.lazy import stacked as stack_rows
 from vit_jax.checkpoint.names import check_fit, summarize
 from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.rescale import rescale_grid, resize, resize_patch_kernel, square_grid
 from vit_jax.models import unstack_blocks
-from vit_jax.models.kinds import Shapes
+from vit_jax.models.kinds import Shaped, Shapes, flatten
 from vit_jax.models.stacking import STACKED
 
 log = logging.getLogger(__name__)
 
 Leaves = dict[str, Lazy]
-Grid = Sequence[int]
+Places = Mapping[str, Sharding | None]  # None is the default device
 _AXIS_TABLES = ("pos_embedding_x", "pos_embedding_y", "relative_position_bias/offsets")
 
 
@@ -36,27 +38,27 @@ class Fitted:
     """Weights that fit a model, not read yet.
 
     `target` are the model's parameters, arrays or shapes, with blocks stacked or not. `fresh` are
-    those that the checkpoint does not have; of the arrays in `fresh_rows` it lacks that many rows,
-    the first along axis 1.
+    those that the checkpoint does not have; arrays in `fresh_rows` lack that many rows, the first
+    along axis 1.
     """
 
     leaves: Mapping[str, Lazy]
-    target: Any
+    target: Params
     where: str
     fresh: tuple[str, ...] = ()
     fresh_rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
-    def restore(self, shardings: Any = None, init: Callable[[], Any] | None = None) -> Any:
-        """The parameters, each array read once and put where it lives, one after the other.
+    def restore(
+        self, shardings: Params | None = None, init: Callable[[], Params] | None = None
+    ) -> dict[str, Any]:
+        """The parameters, read and put where they live one after the other, each once.
 
         `shardings` is a tree like the parameters, or None for the default device. A process reads
-        what its own devices hold. `init` makes the model's parameters; of them only those that the
+        what its own devices hold. `init` makes the model's parameters, of which only those that the
         checkpoint does not have are computed, where they live.
         """
-        target = flax.traverse_util.flatten_dict(self.target, sep="/")
-        places = dict.fromkeys(target)
-        if shardings is not None:
-            places = flax.traverse_util.flatten_dict(shardings, sep="/")
+        target = flatten(self.target)
+        places: Places = dict.fromkeys(target) if shardings is None else flatten(shardings)
         made = self._initialised(init, places)
         leaves = dict(self.leaves)
         for name, count in self.fresh_rows.items():
@@ -73,27 +75,26 @@ class Fitted:
         return flax.traverse_util.unflatten_dict({name: flat[name] for name in target}, sep="/")
 
     def _initialised(
-        self, init: Callable[[], Any] | None, places: Mapping[str, Any]
+        self, init: Callable[[], Params] | None, places: Places
     ) -> dict[str, jax.Array]:
         names = (*self.fresh, *self.fresh_rows)
         if not names:
             return {}
-        assert init is not None, f"the checkpoint lacks {names}, and there is nothing to make them"
+        assert init is not None, f"the checkpoint lacks {names}, and there is no init to make them"
 
         def some() -> dict[str, jax.Array]:
-            flat = flax.traverse_util.flatten_dict(init(), sep="/")
+            flat = flatten(init())
             return {name: flat[name] for name in names}
 
         if all(places[name] is None for name in names):
             return some()
-        whole = {name: _whole(places[name]) for name in self.fresh_rows}
+        whole = {name: _replicated(places[name]) for name in self.fresh_rows}
         return jax.jit(some, out_shardings={**{n: places[n] for n in self.fresh}, **whole})()
 
 
-def _whole(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
-    """A copy on every device of a sharding."""
-    if isinstance(sharding, jax.sharding.NamedSharding):
-        return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+def _replicated(sharding: Sharding | None) -> Sharding | None:
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec())
     return sharding
 
 
@@ -101,7 +102,7 @@ _BLOCK = re.compile(rf"(.*/)?{STACKED}_(\d+)/(.*)")
 
 
 def _stacked(leaves: Leaves) -> Leaves:
-    """Blocks of the published names as rows of one array for each parameter."""
+    """Blocks with the published names as rows of one array for each parameter."""
     result: Leaves = {}
     rows: dict[str, dict[int, Lazy]] = {}
     for name, leaf in leaves.items():
@@ -110,21 +111,23 @@ def _stacked(leaves: Leaves) -> Leaves:
             rows.setdefault(stack, {})[int(match[2])] = leaf
         else:
             result[name] = leaf
-    return result | {n: stack_rows([of[i] for i in sorted(of)]) for n, of in rows.items()}
+    return result | {
+        name: stack_rows([blocks[i] for i in sorted(blocks)]) for name, blocks in rows.items()
+    }
 
 
 def fit(
     leaves: Mapping[str, Lazy],
-    target: Any,
+    target: Params,
     *,
     keep_head: bool,
-    grid: Grid | None,
-    pretrained_grid: Grid | None,
+    grid: Size | None,
+    pretrained_grid: Size | None,
     convention: str,
     where: str,
 ) -> Fitted:
     """`leaves` in the names and shapes of `target`; see `Checkpoint.fit`."""
-    wanted = flax.traverse_util.flatten_dict(jax.eval_shape(unstack_blocks, target), sep="/")
+    wanted = flatten(jax.eval_shape(unstack_blocks, target))
     loaded = dict(leaves)
     fresh: list[str] = []
     loaded = _fit_head(loaded, wanted, keep_head, fresh)
@@ -134,7 +137,7 @@ def fit(
     loaded = _fit_class_token(loaded, wanted, fresh)
     loaded = _fit_patches(loaded, wanted)
 
-    complete: dict[str, Any] = {**loaded, **{name: wanted[name] for name in fresh}}
+    complete: dict[str, Shaped] = {**loaded, **{name: wanted[name] for name in fresh}}
     for name, count in fresh_rows.items():
         one, rows, width = loaded[name].shape
         complete[name] = jax.ShapeDtypeStruct((one, count + rows, width), loaded[name].dtype)
@@ -173,12 +176,13 @@ def _shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def _fit_position(
     loaded: Leaves,
     wanted: Shapes,
-    grid: Grid | None,
-    pretrained_grid: Grid | None,
+    grid: Size | None,
+    pretrained_grid: Size | None,
     convention: str,
 ) -> tuple[Leaves, dict[str, int]]:
-    """Also the number of fresh rows that the table of positions needs, by its name."""
-    loaded, fresh_rows = dict(loaded), {}
+    """Also returns the number of fresh rows that the table of positions needs, by its name."""
+    loaded = dict(loaded)
+    fresh_rows: dict[str, int] = {}
     if POSITION in loaded and POSITION in wanted:
         num_has, num_wants = (("cls" in flat) + ("dist" in flat) for flat in (loaded, wanted))
         num_new = wanted[POSITION].shape[1] - num_wants
@@ -204,22 +208,22 @@ def _rescaled(
     table: Lazy,
     num_leading: int,
     num_new: int,
-    grid: Grid | None,
-    pretrained_grid: Grid | None,
+    grid: Size | None,
+    pretrained_grid: Size | None,
     convention: str,
 ) -> Lazy:
     """Position rows with those of the grid resized; the class tokens' rows stay."""
     num_old = table.shape[1] - num_leading
     if grid is not None and grid[0] * grid[1] != num_new:
         raise ValueError(
-            f"The model has positions for {num_new} patches, which a {grid[0]}×{grid[1]} grid is "
-            "not."
+            f"The model has positions for {num_new} patches, and a {grid[0]}×{grid[1]} grid has "
+            f"{grid[0] * grid[1]}."
         )
     if grid is None and pretrained_grid is None and num_old == num_new:
         return table
-    old = tuple(pretrained_grid or _known_grid(num_old, grid))
-    new = tuple(grid or _known_grid(num_new, None))
-    if old == new and table.shape[1] == num_leading + old[0] * old[1]:
+    old = pretrained_grid or _known_grid(num_old, grid)
+    new = grid or _known_grid(num_new, None)
+    if tuple(old) == tuple(new) and table.shape[1] == num_leading + old[0] * old[1]:
         return table
     log.info("Rescaled the position grid from %d×%d to %d×%d (%s).", *old, *new, convention)
     return table.map(
@@ -227,8 +231,8 @@ def _rescaled(
     )
 
 
-def _known_grid(num_patches: int, known: Grid | None) -> Grid:
-    """A square where the number is one; else the caller's own grid if it fits; else an error."""
+def _known_grid(num_patches: int, known: Size | None) -> Size:
+    """A square grid if there is one, else the caller's own grid if it fits, else an error."""
     try:
         return square_grid(num_patches)
     except ValueError:
@@ -236,8 +240,7 @@ def _known_grid(num_patches: int, known: Grid | None) -> Grid:
             return known
         raise ValueError(
             f"The checkpoint or model has {num_patches} positions, which is not a square grid. "
-            "Say which grids they are: grid=(height, width) of the model, pretrained_grid= of the "
-            "checkpoint."
+            "Give the grids: grid=(height, width) of the model, pretrained_grid= of the checkpoint."
         ) from None
 
 
@@ -247,13 +250,13 @@ def _fit_axis_table(loaded: Leaves, wanted: Shapes, name: str, convention: str) 
         return loaded
     table, shape = loaded[name], wanted[name].shape
     if len(table.shape) != len(shape) or table.shape[-1] != shape[-1]:
-        return loaded  # another width or number of heads: the final check names it
+        return loaded  # another width or number of heads: the final check reports it
     log.info("Rescaled %s from %s to %s (%s).", name, table.shape, shape, convention)
 
     def resized(x: np.ndarray) -> np.ndarray:
         if x.ndim == 2:
             return resize(x[:, None], (shape[0], 1), convention)[:, 0].astype(x.dtype)
-        return resize(x, shape[:2], convention).astype(x.dtype)
+        return resize(x, (shape[0], shape[1]), convention).astype(x.dtype)
 
     return {**loaded, name: table.map(resized)}
 
@@ -286,7 +289,7 @@ def _fit_patches(loaded: Leaves, wanted: Shapes) -> Leaves:
 def fit_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     """A kernel (h, w, c, d) for another number of channels.
 
-    A gray image gives what it would give as RGB: the weights are summed. More channels repeat the
+    The sum of the weights gives a gray image the embedding it has as RGB. More channels repeat the
     weights, scaled so that the embedding keeps its size.
     """
     old = kernel.shape[2]

@@ -1,4 +1,4 @@
-"""Which format the checkpoint at a path has, by its content and never by its name."""
+"""The format of the checkpoint at a path, recognised by content and never by name."""
 
 import json
 import zipfile
@@ -13,7 +13,7 @@ _REFUSED = "Unpickling can run any code, so it is refused; save the weights as s
 
 
 def recognise(path: epath.PathLike) -> tuple[str, epath.Path]:
-    """The format, and the path to read: of a workdir its newest step, of an index its folder."""
+    """The format, and the path to read: a workdir's newest step, an index's folder."""
     path = epath.Path(path).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"There is no checkpoint at {path}.")

@@ -1,8 +1,9 @@
 """Arrays whose shape and dtype are known and whose values are not read yet.
 
-A format is opened as flat names to such arrays, in our names, whatever it takes to make them:
-reading, slicing, transposing, joining. So all errors of name and shape are found before a weight is
-read, weights are read one array at a time, and each process can read the part that it holds.
+Opening a checkpoint of any format gives such arrays by flat name, in our names, whatever it takes
+to make them: reading, slicing, transposing, joining. So all errors in names and shapes are found
+before a weight is read, weights are read one array at a time, and each process can read the part
+that it holds.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ Index = tuple[slice, ...]  # a part of an array; () is all of it
 
 @dataclasses.dataclass(frozen=True)
 class Lazy:
-    """`load` reads a part. `row` is (array, i) where this is row i of another lazy array."""
+    """`load` reads a part. `row` is (array, i) if this is row i of another lazy array."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -68,11 +69,12 @@ def unstacked(array: Lazy) -> list[Lazy]:
 
 
 def stacked(rows: Sequence[Lazy]) -> Lazy:
-    """The rows along a new first axis; the array that they are the rows of, where there is one."""
-    if all(row.row is not None for row in rows):
-        parents = {id(row.row[0]): row.row[0] for row in rows if row.row}
-        (parent, *others), indices = parents.values(), [row.row[1] for row in rows if row.row]
-        if not others and indices == list(range(parent.shape[0])):
+    """The rows along a new first axis; if they are the rows of one array, that array."""
+    origins = [row.row for row in rows if row.row is not None]
+    if len(origins) == len(rows):
+        parent = origins[0][0]
+        same = all(array is parent for array, _ in origins)
+        if same and [i for _, i in origins] == list(range(parent.shape[0])):
             return parent
 
     def load(index: Index) -> np.ndarray:
@@ -83,7 +85,7 @@ def stacked(rows: Sequence[Lazy]) -> Lazy:
 
 
 def remembered(name: str, array: Lazy, latest: dict[str, np.ndarray]) -> Lazy:
-    """The array, kept in `latest` until another one is read: its rows cost one reading of it."""
+    """The array, kept in `latest` until another one is read: its rows cost one read of it."""
 
     def load(index: Index) -> np.ndarray:
         if index:
@@ -97,7 +99,7 @@ def remembered(name: str, array: Lazy, latest: dict[str, np.ndarray]) -> Lazy:
 
 
 def transposed(matrix: np.ndarray) -> np.ndarray:
-    """A matrix's transpose in memory of its own: seven times faster than NumPy's copy of `.T`."""
+    """A transposed copy of a matrix, seven times faster than NumPy's copy of `.T`."""
     if not any(matrix.strides) or matrix.itemsize not in (2, 4, 8):
         return matrix.T
     words = np.ascontiguousarray(matrix).view(
@@ -109,9 +111,9 @@ def transposed(matrix: np.ndarray) -> np.ndarray:
 def read_ahead(
     leaves: Mapping[str, Lazy], *, where: str, parts: Mapping[str, Index] | None = None
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and array, each read while the caller uses the one before; two are in memory at a time.
+    """Names and arrays, each read while the caller uses the last one; two are in memory at a time.
 
-    `parts` says which part to read of each. After the last one, NaN or infinite weights are an
+    `parts` says which part to read of each. After the last one, NaN or infinite weights raise an
     error that names them.
     """
     names = list(leaves)
@@ -142,13 +144,13 @@ def is_finite(array: np.ndarray) -> bool:
     if not np.issubdtype(array.dtype, np.floating) and array.dtype != ml_dtypes.bfloat16:
         return True
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(array.sum()):  # one pass and no temporary; a NaN or inf anywhere shows in it
+        if np.isfinite(array.sum()):  # one pass and no temporary; a NaN or inf shows in the sum
             return True
     return bool(np.isfinite(array).all())
 
 
 def local_part(shape: Sequence[int], sharding: jax.sharding.Sharding | None) -> Index:
-    """The smallest part of an array that has all that this process's devices hold; () is all."""
+    """The smallest part of an array that covers what this process's devices hold; () is all."""
     if sharding is None:
         return ()
     held = sharding.addressable_devices_indices_map(tuple(shape)).values()
@@ -168,7 +170,7 @@ def place(
     dtype: DTypeLike,
     sharding: jax.sharding.Sharding | None,
 ) -> jax.Array:
-    """An array of which this process read `part`, at `index`, onto the devices that hold it."""
+    """Puts an array, of which this process read `part` at `index`, onto the devices holding it."""
     if sharding is None:
         return jnp.asarray(part, dtype)
     part = part.astype(dtype, copy=False)

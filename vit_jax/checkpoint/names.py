@@ -1,15 +1,16 @@
 """Names of parameters: summarised for a reader, compared with a model's, and made into a tree."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import flax.traverse_util
 
-from vit_jax.models.kinds import Shapes
+from vit_jax.aliases import Params
+from vit_jax.models.kinds import Shapes, flatten
 from vit_jax.models.zoo import guess_model
 
-# A block's number stands between dots, or after its name and an underscore.
+# A block's number is between dots, or after its name and an underscore.
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=encoderblock_)\d+(?=/|$)|(?<=MixerBlock_)\d+(?=/|$)")
 
 
@@ -26,7 +27,7 @@ def without_numbers(name: str) -> str:
 
 
 def with_ranges(pattern: str, names: Sequence[str]) -> str:
-    """A pattern of `without_numbers` with the numbers that `names` have in its places."""
+    """A pattern from `without_numbers`, with the numbers of `names` filled in."""
     for numbers in zip(*(map(int, _NUMBER.findall(name)) for name in names), strict=True):
         pattern = pattern.replace("*", _range(sorted(set(numbers))), 1)
     return pattern
@@ -42,7 +43,7 @@ def _range(numbers: list[int]) -> str:
 
 def check_fit(found: Shapes, wanted: Shapes, *, where: str) -> None:
     """One error with every missing, extra and misshapen parameter (flat names, `.shape`s)."""
-    problems = []
+    problems: list[str] = []
     if missing := summarize(sorted(set(wanted) - set(found))):
         problems.append(f"the checkpoint has no {', '.join(missing)}")
     if extra := summarize(sorted(set(found) - set(wanted))):
@@ -67,15 +68,14 @@ def check_fit(found: Shapes, wanted: Shapes, *, where: str) -> None:
 
 def inspect_params(
     *,
-    params: Mapping[str, Any],
-    expected: Mapping[str, Any],
+    params: Params,
+    expected: Params,
     fail_if_extra: bool = True,
     fail_if_missing: bool = True,
-) -> Mapping[str, Any]:
+) -> Params:
     """The reference's check: compares names alone, and returns `params`."""
-    found = set(flax.traverse_util.flatten_dict(params, sep="/"))
-    wanted = set(flax.traverse_util.flatten_dict(expected, sep="/"))
-    problems = []
+    found, wanted = set(flatten(params)), set(flatten(expected))
+    problems: list[str] = []
     if fail_if_missing and (missing := sorted(wanted - found)):
         problems.append(f"missing: {', '.join(summarize(missing))}")
     if fail_if_extra and (extra := sorted(found - wanted)):
@@ -85,7 +85,7 @@ def inspect_params(
     return params
 
 
-def recover_tree(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+def recover_tree(keys: Sequence[str], values: Sequence[object]) -> dict[str, Any]:
     """A nested dict from flat names.
 
     recover_tree(['a/b', 'a/c'], [1, 2]) is {'a': {'b': 1, 'c': 2}}.

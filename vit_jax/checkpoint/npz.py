@@ -1,7 +1,7 @@
 """Reading and writing .npz archives: one array at a time, never a pickle, local or remote.
 
 `Archive` knows every array's shape and dtype from the headers alone, so that a checkpoint can be
-checked against a model before a single weight is read.
+compared with a model before any weight is read.
 """
 
 import contextlib
@@ -9,24 +9,25 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import jax
 import ml_dtypes
 import numpy as np
 from etils import epath
+from jax.typing import ArrayLike
 from numpy.lib import format as npy
 
 from vit_jax.atomic import is_remote, replacing
 from vit_jax.checkpoint.lazy import Index, Lazy
 
-# The card is the zip file's comment, which np.load does not see: a member would become one more
-# "array" of bytes in dict(np.load(…)), and break the reference's loader. A comment holds 65,535
-# bytes; a longer card is a member after all.
+# The card is the zip file's comment, which np.load ignores: a member would be one more "array" of
+# bytes in dict(np.load(…)) and break the reference's loader. A comment holds 65,535 bytes; a longer
+# card is a member after all.
 CARD_MEMBER = "card.json"
 _MAX_COMMENT = 65_535
 
-# NumPy has no bfloat16 of its own: such arrays are stored as two raw bytes a number.
+# NumPy has no bfloat16: such arrays are stored as two raw bytes per number.
 _BFLOAT16 = np.dtype("V2")
 
 
@@ -38,7 +39,7 @@ class _Header(NamedTuple):
 
 
 class Archive:
-    """An open .npz file: `shapes` of all arrays, and `read` for one of them. Use `open_archive`."""
+    """An open .npz file: the `shapes` of all arrays, and `read` for one. Use `open_archive`."""
 
     def __init__(self, file: zipfile.ZipFile, raw: IO[bytes], path: epath.Path):
         self._file = file
@@ -75,9 +76,9 @@ class Archive:
         return Lazy(shape.shape, np.dtype(shape.dtype), lambda index: self.read(name, index))
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:
-        """One array, whose checksum is verified; or a part of it, of which there is no checksum.
+        """One array, whose checksum is verified; or a part of it, which has no checksum.
 
-        Of an array that is stored as it is in a local file, only the part is read.
+        In a local file, if the array is not compressed, only that part is read.
         """
         info = self._members[name]
         stored = info.compress_type == zipfile.ZIP_STORED
@@ -99,21 +100,22 @@ class Archive:
         info = self._members[name]
         self._raw.seek(self._start(info))
         stored = np.empty(info.file_size, np.uint8)
-        if self._raw.readinto(stored) != info.file_size or zlib.crc32(stored) != info.CRC:
+        num_read = self._raw.readinto(stored.data)  # pyright: ignore[reportAttributeAccessIssue] IO lacks it
+        if num_read != info.file_size or zlib.crc32(stored.data) != info.CRC:
             raise zipfile.BadZipFile("bad checksum")
         header = self._headers[name]
         array = stored[header.length :].view(header.dtype)
         return array.reshape(header.shape, order="F" if header.fortran_order else "C")
 
     def _mapped(self, name: str) -> np.ndarray:
-        """The array as it lies in the file; reading a part of it reads no more than that."""
+        """The array as a memory map, of which only the parts that are used are read."""
         header, start = self._headers[name], self._start(self._members[name])
         order = "F" if header.fortran_order else "C"
-        place = {"offset": start + header.length, "shape": header.shape, "order": order}
-        return np.memmap(self._path, header.dtype, "r", **place)
+        offset = start + header.length
+        return np.memmap(self._path, header.dtype, "r", offset, header.shape, order)
 
     def _start(self, info: zipfile.ZipInfo) -> int:
-        """Where a member's bytes begin: after a header of its own, of whatever length."""
+        """Where a member's bytes begin: after its own header, whose length varies."""
         self._raw.seek(info.header_offset)
         name_length, extra_length = struct.unpack("<HH", self._raw.read(30)[26:30])
         return info.header_offset + 30 + name_length + extra_length
@@ -150,7 +152,7 @@ class Archive:
 
 @contextlib.contextmanager
 def open_archive(path: epath.PathLike) -> Iterator[Archive]:
-    """Opens an .npz for reading; anything that is not one gets a message that says what it is."""
+    """Opens an .npz for reading; an error says what is wrong with any other file."""
     path = epath.Path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
@@ -169,7 +171,7 @@ def open_archive(path: epath.PathLike) -> Iterator[Archive]:
 
 def write_archive(
     path: epath.PathLike,
-    arrays: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    arrays: Mapping[str, ArrayLike] | Iterable[tuple[str, ArrayLike]],
     *,
     card: str | None = None,
 ) -> None:

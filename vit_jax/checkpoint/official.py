@@ -1,16 +1,15 @@
 """Google's .npz checkpoints of every generation.
 
 From names and shapes alone, `open_plan` says which array of the file becomes which leaf of our
-tree. `docs/decisions/0002-one-tree-of-names.md` says what the generations are and why one tree
-serves all.
+tree. `docs/decisions/0002-one-tree-of-names.md` describes the generations and why one tree serves
+them all.
 """
 
 import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from etils import epath
@@ -20,6 +19,7 @@ from vit_jax.checkpoint.lazy import Lazy, read_ahead, remembered, unstacked
 from vit_jax.checkpoint.names import summarize
 from vit_jax.checkpoint.npz import Archive, write_archive
 from vit_jax.checkpoint.plan import Mapped, Plan
+from vit_jax.models.kinds import Shapes
 from vit_jax.models.layers import ATTENTION
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 POSITION = "Transformer/posembed_input/pos_embedding"
 _POSITIONS = ("pos_embedding", "Transformer/pos_embedding", POSITION)
 
-# Where a file may keep the parameters; the first that any key starts with is taken off.
+# Where a file may keep the parameters. Each prefix that any name starts with is stripped.
 _PREFIXES = ("opt/target/", "params/", "img/")
 
 # Numbered by position in the block (the files) -> numbered per class (linen).
@@ -53,9 +53,9 @@ def open_plan(archive: Archive) -> Plan:
     return Plan(mapped, [(name, "not a parameter (optimizer or step)") for name in outside])
 
 
-def _lacks_class_row(names: Mapping[str, str], shapes: Mapping[str, Any]) -> bool:
-    """Whether positions are of the patches alone: big_vision's way, whose files have a prefix, or
-    the table at the root. Elsewhere in a prefixed file both occur; a square number of rows tells.
+def _lacks_class_row(names: Mapping[str, str], shapes: Shapes) -> bool:
+    """Whether only the patches have positions, as in big_vision, whose files have a prefix or the
+    table at the root. Other prefixed files have either; a square number of rows decides.
     """
     table = next((name for name, path in names.items() if path in _POSITIONS), None)
     if table is None:
@@ -67,8 +67,8 @@ def _lacks_class_row(names: Mapping[str, str], shapes: Mapping[str, Any]) -> boo
     )
 
 
-def _strip_prefixes(shapes: Mapping[str, Any]) -> dict[str, str]:
-    names = {name: name for name in shapes}
+def _strip_prefixes(stored: Iterable[str]) -> dict[str, str]:
+    names = {name: name for name in stored}
     for prefix in _PREFIXES:
         inside = {n: p.removeprefix(prefix) for n, p in names.items() if p.startswith(prefix)}
         if inside:
@@ -97,7 +97,7 @@ def _mapped(
 
 
 def _position(name: str, array: Lazy, add_row: bool) -> Mapped:
-    """Position rows as (1, n, d); where the class token has none, zeros say the same."""
+    """Position rows as (1, n, d), with zeros for a class token that has none."""
     rows, width = array.shape[-2:]
     table = array.map(lambda x: x.reshape(1, rows, width))
     if not add_row:
@@ -120,7 +120,7 @@ def _renamed(path: str, modules: Mapping[str, str]) -> str:
 
 def write_plan(leaves: Mapping[str, Lazy]) -> Plan:
     """Our leaves in the names and shapes of the ViT-paper files, which every reader knows."""
-    mapped = []
+    mapped: list[Mapped] = []
     for path, leaf in leaves.items():
         name = _renamed(path, _TO_OFFICIAL)
         how = "same" if name == path else "renamed"
@@ -133,7 +133,7 @@ def write_plan(leaves: Mapping[str, Lazy]) -> Plan:
 def write(
     leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, *, where: str
 ) -> Plan:
-    """Writes an .npz; its card, if any, travels where other readers of the file do not look."""
+    """Writes an .npz; its card, if any, is where other readers of the file do not look."""
     plan = write_plan(leaves)
     text = card.dumps() if card is not None else None
     write_archive(path, read_ahead(plan.leaves, where=where), card=text)
@@ -141,7 +141,7 @@ def write(
 
 
 def read_card(archive: Archive) -> Card | None:
-    """The card that the file was written with, if it was."""
+    """The card that the file was written with, if any."""
     try:
         given = json.loads(archive.card or "null")
     except ValueError:

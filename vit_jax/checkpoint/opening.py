@@ -10,13 +10,13 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import flax.traverse_util
 import jax
 from etils import epath
 
+from vit_jax.aliases import Params, Size
 from vit_jax.checkpoint import catalog, foreign, formats, official, orbax_directory
 from vit_jax.checkpoint.card import Card, infer_card
 from vit_jax.checkpoint.fit import Fitted, fit
@@ -24,6 +24,7 @@ from vit_jax.checkpoint.lazy import read_ahead
 from vit_jax.checkpoint.names import check_fit, recover_tree
 from vit_jax.checkpoint.npz import open_archive
 from vit_jax.checkpoint.plan import Plan
+from vit_jax.models.kinds import flatten
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ class Checkpoint:
     """A checkpoint whose names and shapes are known and whose weights are not read yet.
 
     `format` is npz, orbax, run (a step of a training run), or the layout of a safetensors file:
-    timm, hf, lucidrains, timm_mixer. `card` is what it says about itself, else what its shapes
-    tell; None where those are of no model of ours.
+    timm, hf, lucidrains, timm_mixer. `card` is its own description, else one inferred from its
+    shapes; None if those are not of our models.
     """
 
     path: str
@@ -65,18 +66,18 @@ class Checkpoint:
 
     def fit(
         self,
-        abstract_params: Any,
+        abstract_params: Params,
         *,
         keep_head: bool = False,
-        grid: Sequence[int] | None = None,
-        pretrained_grid: Sequence[int] | None = None,
+        grid: Size | None = None,
+        pretrained_grid: Size | None = None,
         convention: str | None = None,
     ) -> Fitted:
         """This checkpoint's weights for the model with these parameters (arrays or shapes).
 
         The head is fresh unless `keep_head`. `grid` is the (height, width) in patches that the
-        model runs at, `pretrained_grid` the one it was trained at, where the card does not say;
-        each is taken to be square where nobody says. Nothing is read yet.
+        model runs at, `pretrained_grid` the one it was trained at, for a card that does not say. A
+        grid that nothing specifies is assumed to be square. Nothing is read yet.
         """
         if pretrained_grid is None and self.card is not None and not self.card.inferred:
             pretrained_grid = self.card.grid
@@ -90,11 +91,11 @@ class Checkpoint:
             where=self.path,
         )
 
-    def restore(self, target: Any) -> Any:
-        """The parameters as the ShapeDtypeStructs of `target` say: dtype, and sharding where they
-        have one. Any difference in names or shapes is an error that lists them all.
+    def restore(self, target: Params) -> Params:
+        """The parameters with the dtypes, and the shardings if any, of the ShapeDtypeStructs in
+        `target`. One error lists all differences in names and shapes.
         """
-        check_fit(self.shapes, flax.traverse_util.flatten_dict(target, sep="/"), where=self.path)
+        check_fit(self.shapes, flatten(target), where=self.path)
         shardings = jax.tree.map(lambda leaf: getattr(leaf, "sharding", None), target)
         return Fitted(self.plan.leaves, target, where=self.path).restore(shardings)
 
@@ -104,9 +105,9 @@ def open(
     path: epath.PathLike,
     *,
     num_heads: int | None = None,
-    image_size: Sequence[int] | None = None,
+    image_size: Size | None = None,
 ) -> Iterator[Checkpoint]:
-    """The checkpoint at a path, of whatever format, or of a name in the catalog.
+    """The checkpoint of any format at a path, or with a name in the catalog.
 
     `num_heads` and `image_size` (height, width) are for files that do not say.
     """
@@ -125,13 +126,12 @@ def open(
             archive = stack.enter_context(open_archive(where))
             plan, card = official.open_plan(archive), official.read_card(archive)
         if card is None:
-            size = tuple(image_size) if image_size is not None else None
-            card = infer_card(plan.leaves, source=where.name, image_size=size)
+            card = infer_card(plan.leaves, source=where.name, image_size=image_size)
         yield Checkpoint(str(path), kind, card, plan)
 
 
 def fetched(path: epath.PathLike) -> epath.Path:
-    """A path that exists, as it is; a name of the catalog, fetched unless it is cached."""
+    """An existing path as it is; a name of the catalog, downloaded unless it is cached."""
     local = epath.Path(path).expanduser()
     if local.exists():
         return local
@@ -144,8 +144,8 @@ def load(path: epath.PathLike, *, num_heads: int | None = None) -> dict[str, Any
     """The parameter tree of a checkpoint, as NumPy arrays in our names.
 
     Reads an official .npz of any generation, an Orbax directory, a workdir, and timm, Hugging Face
-    and vit-pytorch safetensors (a file or a folder); its content tells which. `num_heads` is for
-    foreign weights whose file does not say.
+    and vit-pytorch safetensors (a file or a folder), recognised by content. `num_heads` is for
+    foreign files that do not say.
     """
     with open(path, num_heads=num_heads) as found:
         for note in found.plan.notes:
@@ -156,18 +156,18 @@ def load(path: epath.PathLike, *, num_heads: int | None = None) -> dict[str, Any
 def load_pretrained(
     *,
     pretrained_path: epath.PathLike,
-    init_params: Any,
-    model_config: Any = None,
+    init_params: Params,
+    model_config: object = None,
     keep_head: bool = False,
-    grid: Sequence[int] | None = None,
-    pretrained_grid: Sequence[int] | None = None,
+    grid: Size | None = None,
+    pretrained_grid: Size | None = None,
     convention: str | None = None,
 ) -> dict[str, Any]:
     """A checkpoint's weights, fitted to the model that `init_params` come from.
 
     As in the reference, `pre_logits` is dropped unless the model has a representation layer, and
-    the head is the fresh one; see `Checkpoint.fit` for the rest. `model_config` is accepted because
-    the reference takes it; `init_params` say all that is needed.
+    the head is fresh; see `Checkpoint.fit` for the rest. `model_config` is accepted because the
+    reference takes it, and ignored because `init_params` are enough.
     """
     del model_config
     with open(pretrained_path) as found:

@@ -3,24 +3,26 @@
     CHECKPOINT/{card.json and Orbax's own files}
     WORKDIR/checkpoints/STEP/{state,card}      state holds params, and averaged ones as ema
 
-Orbax says what a directory holds; its arrays are then read one by one, each or a part of it.
+Orbax lists what a directory holds; its arrays are then read one by one, in whole or in part.
 """
 
 import contextlib
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import flax.traverse_util
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
 from etils import epath
+from orbax.checkpoint.metadata import ArrayMetadata
 
+from vit_jax.aliases import Params
 from vit_jax.atomic import is_remote, replacing
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.lazy import Index, Lazy, remembered, unstacked
 from vit_jax.checkpoint.plan import Mapped, Plan
+from vit_jax.models.kinds import flatten
 from vit_jax.models.stacking import STACKED
 
 CARD = "card.json"
@@ -33,7 +35,7 @@ def is_orbax(path: epath.Path) -> bool:
 
 
 def find_step(path: epath.Path) -> epath.Path | None:
-    """The step directory that a path means: a step, or the newest of a workdir; None if neither."""
+    """The step at a path: the path itself, or the newest step of a workdir; else None."""
     if (path / "state").is_dir() and (path / "card").is_dir():
         return path
     parent = path / RUN if (path / RUN).is_dir() else path
@@ -58,11 +60,11 @@ def open_step(path: epath.Path, *, ema: bool = False) -> tuple[Plan, Card]:
         return _plan(_arrays(path / "state")["ema" if ema else "params"]), card
 
 
-def _plan(tree: dict[str, Any]) -> Plan:
-    """Blocks that were saved in one stack become those of the published names."""
+def _plan(tree: Params) -> Plan:
+    """Blocks that were saved as one stack get the published names."""
     mapped: list[Mapped] = []
     latest: dict[str, np.ndarray] = {}
-    for name, leaf in flax.traverse_util.flatten_dict(tree, sep="/").items():
+    for name, leaf in flatten(tree).items():
         if f"/{STACKED}/" not in f"/{name}":
             mapped.append(Mapped((name,), name, "same", leaf))
             continue
@@ -72,7 +74,7 @@ def _plan(tree: dict[str, Any]) -> Plan:
     return Plan(mapped)
 
 
-def _arrays(path: epath.Path) -> dict[str, Any]:
+def _arrays(path: epath.Path) -> Params:
     """The tree of a directory, as lazy arrays."""
     path = _absolute(path)
     metadata = ocp.PyTreeCheckpointHandler().metadata(path)
@@ -83,12 +85,18 @@ def _arrays(path: epath.Path) -> dict[str, Any]:
         {
             keys: _array(path, about, use_ocdbt, metadata.use_zarr3, context)
             for keys, about in flat.items()
-            if hasattr(about, "shape")  # an optimizer's state has empty nodes, too
+            if isinstance(about, ArrayMetadata)  # an optimizer's state also has empty nodes
         }
     )
 
 
-def _array(path: epath.Path, about: Any, use_ocdbt: bool, use_zarr3: bool, context: Any) -> Lazy:
+def _array(
+    path: epath.Path,
+    about: ArrayMetadata,
+    use_ocdbt: bool,
+    use_zarr3: bool,
+    context: tensorstore.Context,
+) -> Lazy:
     info = ocp.type_handlers.ParamInfo(
         name=about.name,
         path=path / about.name,
@@ -115,12 +123,12 @@ def _absolute(path: epath.Path) -> epath.Path:
 def _explained(path: epath.Path) -> Iterator[None]:
     try:
         yield
-    except Exception as e:  # Orbax and tensorstore raise many kinds for a damaged directory
+    except Exception as e:  # Orbax and tensorstore raise many kinds of it
         raise ValueError(f"The Orbax checkpoint {path} cannot be read: {e}") from e
 
 
-def write(params: dict[str, Any], path: epath.PathLike, card: Card | None) -> None:
-    """A new Orbax directory with the card beside the arrays: all of it, or nothing."""
+def write(params: Params, path: epath.PathLike, card: Card | None) -> None:
+    """Writes a new Orbax directory with the card beside the arrays: all of it, or nothing."""
     path = epath.Path(path).expanduser()
     if path.exists():
         raise ValueError(f"{path} exists already; Orbax writes new directories only.")

@@ -3,16 +3,16 @@
     checkpointer = OfficialCheckpointer()
     params = checkpointer.restore("B_16.npz", args=OfficialRestore(abstract_params))
 
-Each array of the abstract tree says its dtype and sharding, and lands on its devices so.
+Each array gets the dtype and the sharding that the abstract tree has for it.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import orbax.checkpoint as ocp
 from etils import epath
 
+from vit_jax.aliases import Params
 from vit_jax.checkpoint import opening
 from vit_jax.checkpoint.conversion import save
 from vit_jax.checkpoint.formats import FILE
@@ -25,17 +25,17 @@ class OfficialHandler(ocp.CheckpointHandler):
     def save(self, directory: epath.Path, args: "OfficialSave") -> None:
         save(args.item, directory / FILE)
 
-    def restore(self, directory: epath.Path, args: "OfficialRestore | None" = None) -> Any:
+    def restore(self, directory: epath.Path, args: "OfficialRestore | None" = None) -> Params:
         with opening.open(directory) as found:
             return found.params() if args is None or args.item is None else found.restore(args.item)
 
-    def metadata(self, directory: epath.Path) -> dict[str, Any]:
+    def metadata(self, directory: epath.Path) -> Params:
         with opening.open(directory) as found:
             return recover_tree(list(found.shapes), list(found.shapes.values()))
 
 
 class _FileOrDirectory(ocp.path.atomicity.AtomicRenameTemporaryPath):
-    """Orbax takes a checkpoint that is not a directory for a half-written one; a file is whole."""
+    """Orbax considers a checkpoint that is not a directory half-written; a file is complete."""
 
     @classmethod
     async def validate_final(cls, final_path: epath.Path) -> None:
@@ -51,12 +51,12 @@ class OfficialCheckpointer(ocp.Checkpointer):
 @ocp.args.register_with_handler(OfficialHandler, for_save=True)
 @dataclasses.dataclass
 class OfficialSave(ocp.args.CheckpointArgs):
-    item: Mapping[str, Any]
+    item: Params
 
 
 @ocp.args.register_with_handler(OfficialHandler, for_restore=True)
 @dataclasses.dataclass
 class OfficialRestore(ocp.args.CheckpointArgs):
-    """`item`: a tree of jax.ShapeDtypeStruct with our names, or None for plain NumPy arrays."""
+    """`item` is a tree of jax.ShapeDtypeStruct with our names, or None for plain NumPy arrays."""
 
-    item: Any = None
+    item: Params | None = None

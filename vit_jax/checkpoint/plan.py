@@ -1,4 +1,4 @@
-"""How a checkpoint becomes our parameters, or they a checkpoint: array by array, and in words."""
+"""How a checkpoint becomes our parameters, or vice versa: array by array, and in words."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Plan:
         return {mapped.target: mapped.array for mapped in self.mapped}
 
     def describe(self) -> list[str]:
-        """The plan in a few lines: what differs only in block numbers takes one."""
+        """The plan in a few lines: arrays that differ only in block numbers share one."""
         groups: dict[tuple[str, str, str], list[str]] = {}
         unchanged = 0
         for mapped in self.mapped:
@@ -49,7 +49,7 @@ class Plan:
 
 
 def _folded(names: Sequence[str]) -> str:
-    """a/query/kernel, a/key/kernel as a/{query,key}/kernel; else joined by a plus."""
+    """a/query/kernel, a/key/kernel as a/{query,key}/kernel; others with a plus between them."""
     if len(names) < 2:
         return "".join(names)
     parts = [name.split("/") for name in names]

@@ -6,6 +6,7 @@ checkpoint should be rescaled the way its own library would do it.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,9 +19,7 @@ def rescale_grid(
     num_extra_tokens: int = 0,
     convention: str = "google",
 ) -> np.ndarray:
-    """Resizes the grid rows of a position embedding (1, extra + h·w, d); the extra rows stay as
-    they are.
-    """
+    """Resizes the grid rows of a position embedding (1, extra + h·w, d); keeps the extra rows."""
     posemb = np.asarray(posemb)
     num_rows = num_extra_tokens + math.prod(old_grid)
     if posemb.ndim != 3 or posemb.shape[1] != num_rows:
@@ -49,8 +48,7 @@ def square_grid(num_patches: int) -> tuple[int, int]:
     side = math.isqrt(num_patches)
     if num_patches < 1 or side * side != num_patches:
         raise ValueError(
-            f"{num_patches} patches are not a square grid; say which grid they are, as (height, "
-            "width)."
+            f"{num_patches} patches are not a square grid; give the grid as (height, width)."
         )
     return side, side
 
@@ -58,8 +56,8 @@ def square_grid(num_patches: int) -> tuple[int, int]:
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
     """FlexiViT's pseudo-inverse resize of a patch kernel (h, w, c, d) (Beyer et al. 2023).
 
-    The new kernel gives a resized patch the embedding the old one gave the patch: exactly so for
-    larger patches, in the least-squares sense for smaller ones.
+    A resized patch gets the same embedding from the new kernel as the patch got from the old one:
+    exactly for larger patches, in the least-squares sense for smaller ones.
     """
     old_size, (channels, width) = kernel.shape[:2], kernel.shape[2:]
     if old_size == tuple(patch_size):
@@ -106,10 +104,10 @@ def _centres(old: int, new: int) -> np.ndarray:
     return (np.arange(new) + 0.5) * old / new - 0.5
 
 
-def _gather(positions: np.ndarray, old: int, kernel, reach: int) -> np.ndarray:
-    """Weights of the samples within `reach` of each position; beyond the border, the border's
-    sample.
-    """
+def _gather(
+    positions: np.ndarray, old: int, kernel: Callable[[np.ndarray], np.ndarray], reach: int
+) -> np.ndarray:
+    """Weights of the samples within `reach` of each position; the border is repeated beyond it."""
     matrix = np.zeros((len(positions), old))
     first = np.floor(positions).astype(int)
     for tap in range(1 - reach, 1 + reach):

@@ -1,13 +1,12 @@
 """Safetensors files: one, or several with an index; read array by array, written array by array.
 
-Reading is the `safetensors` library's, which checks the header and never runs code. Writing is
-ours: the library wants all arrays in memory at once.
+The `safetensors` library reads: it checks the header and never runs code. It writes only arrays
+that are all in memory at once, so writing is done here.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import ml_dtypes
@@ -15,6 +14,7 @@ import numpy as np
 from etils import epath
 from safetensors import SafetensorError, safe_open
 
+from vit_jax.aliases import Json
 from vit_jax.atomic import replacing
 from vit_jax.checkpoint.lazy import Index, Lazy, read_ahead
 
@@ -32,12 +32,12 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# The library maps the file into memory; opening it anew after this many bytes lets go of the pages.
+# The library maps the file into memory; reopening it after this many bytes releases the pages.
 _REOPEN_EVERY = 64 << 20
 
 
 class Tensors:
-    """The arrays of a set of safetensors files, and the text some writers put in their headers."""
+    """The arrays of a set of safetensors files, and the text that their headers may have."""
 
     def __init__(self, files: Sequence[Path]):
         self.metadata: dict[str, str] = {}
@@ -66,15 +66,16 @@ class Tensors:
 
 class _Reader:
     def __init__(self, path: Path):
-        self._path, self._file, self._num_read = path, None, 0
+        self._path, self._num_read = path, 0
+        self._file: safe_open | None = None
         file = self._open()
         self.metadata = file.metadata() or {}
-        self.shapes = {}
+        self.shapes: dict[str, jax.ShapeDtypeStruct] = {}
         for name in file.keys():  # noqa: SIM118
             view = file.get_slice(name)
             if view.get_dtype() not in _DTYPES:
                 raise ValueError(
-                    f"{path} holds {name!r} as {view.get_dtype()}, which is none of "
+                    f"{path} holds {name!r} as {view.get_dtype()}, not as one of "
                     f"{', '.join(_DTYPES)}. Save it again in float32 or bfloat16."
                 )
             dtype = _DTYPES[view.get_dtype()]
@@ -91,7 +92,7 @@ class _Reader:
         self._num_read += array.nbytes
         return array
 
-    def _open(self) -> Any:
+    def _open(self) -> safe_open:
         if self._file is None:
             try:
                 self._file = safe_open(self._path, framework="numpy")
@@ -120,8 +121,8 @@ def find_files(folder: epath.Path) -> list[Path]:
                 )
         if missing := [name for name in names if not (folder / name).exists()]:
             raise ValueError(
-                f"{folder} is not complete: {INDEX} names {', '.join(missing)}, which "
-                f"{'is' if len(missing) == 1 else 'are'} not there. Download the rest."
+                f"{folder} is incomplete: {INDEX} names {', '.join(missing)}, which "
+                f"{'is' if len(missing) == 1 else 'are'} missing. Download the rest."
             )
         return [Path(folder / name) for name in names]
     files = sorted(path for path in folder.iterdir() if path.name.endswith(".safetensors"))
@@ -139,7 +140,7 @@ def find_files(folder: epath.Path) -> list[Path]:
 
 def write(path: epath.PathLike, arrays: Mapping[str, Lazy], metadata: Mapping[str, str]) -> None:
     """Writes one file, array by array, all or nothing."""
-    # The format wants alignment: wide types first. Then by name, as the library does.
+    # Wide types first, for the alignment that the format asks for; then by name, as the library.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     with replacing(path) as partial, partial.open("wb") as file:
         file.write(_header(arrays, order, metadata))
@@ -148,7 +149,7 @@ def write(path: epath.PathLike, arrays: Mapping[str, Lazy], metadata: Mapping[st
 
 
 def _header(arrays: Mapping[str, Lazy], order: Sequence[str], metadata: Mapping[str, str]) -> bytes:
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    header: Json = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name in order:
         array = arrays[name]

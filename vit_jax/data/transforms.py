@@ -9,6 +9,7 @@ from collections.abc import Callable
 import ml_collections
 import numpy as np
 
+from vit_jax.aliases import Size
 from vit_jax.data import augment
 from vit_jax.data.decode import MAX_PIXELS, Box, decode, decode_crop
 from vit_jax.data.images import (
@@ -20,7 +21,7 @@ from vit_jax.data.images import (
     resize,
     resize_to_cover,
 )
-from vit_jax.preprocessing import INTERPOLATIONS, Preprocessing, Size
+from vit_jax.preprocessing import INTERPOLATIONS, Preprocessing
 
 Raw = bytes | np.ndarray  # an encoded file, or h w c
 

@@ -128,7 +128,7 @@ def parameter_shapes(
 
 def flatten(params: Params) -> dict[str, Any]:
     """The leaves by flat parameter name."""
-    return flax.traverse_util.flatten_dict(params, sep="/")
+    return flax.traverse_util.flatten_dict(dict(params), sep="/")
 
 
 def recognise(shapes: Shapes) -> Found | None:

@@ -1,7 +1,7 @@
 """Weights in other libraries' layouts: timm, Hugging Face transformers, lucidrains' vit-pytorch.
 
-Each layout is a module with `recognises`, `source_names`, `describe` (reading) and `prepare`
-(writing). Nothing here imports torch or opens a pickle.
+Each layout is a module with the functions of `description.Layout`. Nothing here imports torch or
+opens a pickle.
 """
 
 import contextlib
@@ -10,15 +10,21 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from etils import epath
 
+from vit_jax.aliases import Json
 from vit_jax.atomic import replacing
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import huggingface, lucidrains, rules, timm, timm_mixer, tokens
-from vit_jax.checkpoint.foreign.description import Reading, Writing
+from vit_jax.checkpoint.foreign.description import (
+    Layout,
+    Reading,
+    WritableLayout,
+    Writing,
+    encoder_fields,
+)
 from vit_jax.checkpoint.foreign.rules import Dims, Source
 from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.names import summarize
@@ -27,8 +33,12 @@ from vit_jax.checkpoint.tensors import Tensors, find_files
 from vit_jax.checkpoint.tensors import write as write_tensors
 from vit_jax.models import VisionTransformer
 
-LAYOUTS = {layout.NAME: layout for layout in (timm, huggingface, lucidrains)}
-_READ_ONLY = (timm_mixer,)
+LAYOUTS: dict[str, WritableLayout] = {
+    "timm": timm,
+    "hf": huggingface,
+    "lucidrains": lucidrains,
+}
+_READABLE: dict[str, Layout] = {**LAYOUTS, "timm_mixer": timm_mixer}
 CARD_KEY = "vit_jax_card"
 
 
@@ -42,35 +52,33 @@ def open_plan(
     (a config.json, or {"kwargs": …} with the constructor's arguments).
     """
     tensors = Tensors(find_files(path) if path.is_dir() else [Path(path)])
-    for layout in (*LAYOUTS.values(), *_READ_ONLY):
-        if layout.recognises(tensors.shapes):
-            break
-    else:
+    name = next((name for name in _READABLE if _READABLE[name].recognises(tensors.shapes)), None)
+    if name is None:
         known = ", ".join(summarize(tensors.shapes)[:5])
         raise ValueError(
-            f"{path} is safetensors of no layout we know ({', '.join(LAYOUTS)}): it holds {known} …"
+            f"{path} has none of the layouts we know ({', '.join(LAYOUTS)}): it holds {known} …"
         )
-    config = _read_config(path)
+    layout, config = _READABLE[name], _read_config(path)
     where = str(path)
     source = Source(tensors, layout.source_names(tensors.shapes), where)
     card = None
-    if CARD_KEY in tensors.metadata:  # we wrote it: the card knows what the layout cannot say
+    if CARD_KEY in tensors.metadata:  # we wrote it: the card knows what the layout cannot show
         card = Card.loads(tensors.metadata[CARD_KEY], where=f"The card in {path}")
-        num_heads = num_heads or card.model.transformer["num_heads"]
+        num_heads = num_heads or _dims(card).num_heads
     reading = layout.describe(source, config, num_heads=num_heads, where=where)
     if card is not None:
         reading = dataclasses.replace(reading, card=card)
     try:
-        yield _read_plan(source, reading, where), reading.card, layout.NAME
+        yield _read_plan(source, reading, where), reading.card, name
     finally:
         tensors.close()
 
 
-def _read_config(path: epath.Path) -> dict[str, Any]:
+def _read_config(path: epath.Path) -> Json:
     folder = path if path.is_dir() else path.parent
     candidates = [] if path.is_dir() else [path.with_suffix(".json")]
     candidates.append(folder / "config.json")
-    config: dict[str, Any] = {}
+    config: Json = {}
     for candidate in candidates:
         if candidate.exists():
             config = _read_json(candidate)
@@ -80,7 +88,7 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
     return config
 
 
-def _read_json(path: epath.Path) -> dict[str, Any]:
+def _read_json(path: epath.Path) -> Json:
     try:
         found = json.loads(path.read_text())
     except ValueError as e:
@@ -95,7 +103,8 @@ def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
     mapped += tokens.read(source, reading.tokens, reading.position)
     mapped += _zero_leaves(reading)
     used = {name for item in mapped for name in item.sources}
-    dropped, unknown = [], []
+    dropped: list[tuple[str, str]] = []
+    unknown: list[str] = []
     for name, actual in source.names.items():
         if actual in used:
             continue
@@ -106,7 +115,7 @@ def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
             dropped.append((actual, reason))
 
     wanted = reading.card.parameter_shapes()
-    problems = []
+    problems: list[str] = []
     if missing:
         problems.append(f"it has no {', '.join(summarize(missing))}")
     if unknown:
@@ -129,8 +138,9 @@ def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
 
 
 def _dims(card: Card) -> Dims:
-    transformer = getattr(card.model, "transformer", None) or {}
-    return Dims(transformer.get("num_heads", 1), tuple(card.model.patches["size"]))
+    model = card.model
+    num_heads = encoder_fields(model)["num_heads"] if isinstance(model, VisionTransformer) else 1
+    return Dims(num_heads, model.patches["size"])
 
 
 def _zero_leaves(reading: Reading) -> list[Mapped]:
@@ -144,9 +154,9 @@ def _zero_leaves(reading: Reading) -> list[Mapped]:
 
 def write_plan(leaves: Mapping[str, Lazy], card: Card, to: str) -> tuple[Plan, Writing]:
     """What a file in a foreign layout will hold; nothing is written yet."""
-    if not isinstance(card.model, VisionTransformer):
+    if not isinstance(card.model, VisionTransformer) or card.model.transformer is None:
         raise ValueError(f"Only Vision Transformers can be written --to {to}; write --to npz.")
-    writing = LAYOUTS[to].prepare(card, leaves)
+    writing = LAYOUTS[to].prepare(card.model, card, leaves)
     for name in writing.unused:
         if np.any(leaves[name].read()):
             raise ValueError(f"The {to} layout has no place for {name}, which is not zero.")
@@ -158,7 +168,7 @@ def write_plan(leaves: Mapping[str, Lazy], card: Card, to: str) -> tuple[Plan, W
 
 
 def write(path: epath.Path, leaves: Mapping[str, Lazy], card: Card, to: str) -> Plan:
-    """Writes a folder (weights, config.json, …), or one .safetensors file if `path` ends so.
+    """Writes a folder (weights, config.json, …), or one file if `path` ends in .safetensors.
 
     The card goes into the file's header, where other readers do not look.
     """

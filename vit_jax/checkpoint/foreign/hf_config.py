@@ -1,11 +1,12 @@
 """The JSON files of a Hugging Face folder: config.json and preprocessor_config.json."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from vit_jax.aliases import Json, Size
 from vit_jax.checkpoint.card import Card
+from vit_jax.checkpoint.foreign.description import encoder_fields
 from vit_jax.models import VisionTransformer
-from vit_jax.preprocessing import Preprocessing, Size
+from vit_jax.preprocessing import Preprocessing
 
 _TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate")
 _RESAMPLE = {2: "bilinear_antialias", 3: "bicubic"}  # PIL's numbers; PIL always antialiases
@@ -29,9 +30,9 @@ def read_labels(id2label: Mapping[str, str] | None, num_classes: int) -> tuple[s
 
 
 def read_preprocessing(
-    about: Mapping[str, Any] | None, size: Size | None, channels: int
+    about: Json | None, size: Size | None, channels: int
 ) -> Preprocessing | None:
-    """Without a preprocessor_config.json: squeezed to the size, values in [-1, 1], as ViT's is."""
+    """Without a preprocessor_config.json: resized to the size, values in [-1, 1], as for ViT."""
     if size is None:
         return None
     about = about or {}
@@ -49,10 +50,10 @@ def read_preprocessing(
     )
 
 
-def _size(value: Any, default: Size) -> int | Size:
-    """An int (shorter side) or (height, width), from any of the forms the files have."""
+def _size(value: object, default: Size) -> int | Size:
+    """The shorter side, or (height, width), from any of the forms that files have."""
     if isinstance(value, int):
-        return value, value  # older files of ViT: squeezed to a square
+        return value, value  # older files of ViT: resized to a square
     if isinstance(value, Mapping):
         if "shortest_edge" in value:
             return value["shortest_edge"]
@@ -61,7 +62,7 @@ def _size(value: Any, default: Size) -> int | Size:
     return default
 
 
-def write_preprocessing(card: Card) -> dict[str, Any] | None:
+def write_preprocessing(card: Card) -> Json | None:
     if (about := card.preprocessing) is None:
         return None
     resize, crop = about.resize or about.crop, about.crop
@@ -84,8 +85,8 @@ def _named(size: Size) -> dict[str, int]:
     return {"height": size[0], "width": size[1]}
 
 
-def write_vit(model: VisionTransformer, card: Card) -> dict[str, Any]:
-    """ViT, or DeiT where the model is distilled; with a pooler where it has a representation."""
+def write_vit(model: VisionTransformer, card: Card) -> Json:
+    """ViT, or DeiT if the model is distilled; with a pooler if it has a representation layer."""
     if model.distilled:
         kind = ("deit", "DeiTForImageClassificationWithTeacher", "DeiTModel")
     else:
@@ -93,7 +94,7 @@ def write_vit(model: VisionTransformer, card: Card) -> dict[str, Any]:
     config = {
         "architectures": [kind[1] if card.num_classes else kind[2]],
         "model_type": kind[0],
-        "intermediate_size": model.transformer["mlp_dim"],
+        "intermediate_size": encoder_fields(model)["mlp_dim"],
         **_common(model, card),
         **_labels(card),
     }
@@ -102,8 +103,8 @@ def write_vit(model: VisionTransformer, card: Card) -> dict[str, Any]:
     return config
 
 
-def write_dinov2(model: VisionTransformer, card: Card) -> dict[str, Any]:
-    ratio = model.transformer["mlp_dim"] / model.hidden_size
+def write_dinov2(model: VisionTransformer, card: Card) -> Json:
+    ratio = encoder_fields(model)["mlp_dim"] / model.hidden_size
     config = {
         "architectures": ["Dinov2Model"],
         "model_type": "dinov2",
@@ -122,9 +123,9 @@ def write_dinov2(model: VisionTransformer, card: Card) -> dict[str, Any]:
     return config
 
 
-def write_siglip(model: VisionTransformer, card: Card) -> dict[str, Any]:
+def write_siglip(model: VisionTransformer, card: Card) -> Json:
     """Attention pooling is SigLIP's vision tower; averaging is its image classifier."""
-    vision = {"intermediate_size": model.transformer["mlp_dim"], **_common(model, card)}
+    vision = {"intermediate_size": encoder_fields(model)["mlp_dim"], **_common(model, card)}
     del vision["qkv_bias"]
     vision["attention_dropout"] = vision.pop("attention_probs_dropout_prob")
     del vision["hidden_dropout_prob"]
@@ -142,15 +143,16 @@ def write_siglip(model: VisionTransformer, card: Card) -> dict[str, Any]:
     }
 
 
-def _common(model: VisionTransformer, card: Card) -> dict[str, Any]:
-    transformer = model.transformer
+def _common(model: VisionTransformer, card: Card) -> Json:
+    transformer, size = encoder_fields(model), card.image_size
+    assert size is not None
     return {
         "hidden_size": model.hidden_size,
         "num_hidden_layers": transformer["num_layers"],
         "num_attention_heads": transformer["num_heads"],
         "hidden_act": "gelu_pytorch_tanh" if model.gelu == "tanh" else "gelu",
         "layer_norm_eps": model.norm_eps,
-        "image_size": _side(card.image_size),
+        "image_size": _side(size),
         "patch_size": _side(model.patches["size"]),
         "num_channels": card.channels,
         "qkv_bias": model.qkv_bias,
@@ -164,7 +166,7 @@ def _side(size: Sequence[int]) -> int | list[int]:
     return size[0] if size[0] == size[1] else list(size)
 
 
-def _labels(card: Card) -> dict[str, Any]:
+def _labels(card: Card) -> Json:
     if not card.num_classes:
         return {}
     names = card.class_names or [f"LABEL_{i}" for i in range(card.num_classes)]

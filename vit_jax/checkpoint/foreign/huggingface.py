@@ -7,13 +7,20 @@ both load. `FAMILIES` holds what differs between the four.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from vit_jax.aliases import Json, Size
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import hf_config, rules, tokens
-from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
+from vit_jax.checkpoint.foreign.description import (
+    Reading,
+    Writing,
+    encoder_fields,
+    refuse,
+    resolve_heads,
+)
 from vit_jax.checkpoint.foreign.rules import (
     WITH_BATCH_AXIS,
     Rule,
@@ -29,9 +36,7 @@ from vit_jax.checkpoint.plan import Mapped
 from vit_jax.models import VisionTransformer, num_layers
 from vit_jax.models.kinds import square
 from vit_jax.models.layers import ATTENTION
-from vit_jax.preprocessing import Size
 
-NAME = "hf"
 _PREFIX = re.compile(r"^(?:model\.)?(vit|deit|dinov2|dinov2_with_registers|vision_model)\.")
 _NEWER = (  # transformers 5's names in memory -> those it saves, and 4's
     (re.compile(r"^(?:encoder\.)?layers?\.(\d+)\."), r"encoder.layer.\1."),
@@ -46,12 +51,12 @@ _IGNORED = {
 }
 
 
-def recognises(names: Mapping[str, Any]) -> bool:
+def recognises(names: Collection[str]) -> bool:
     found = source_names(names)
     return any(family.patch + ".weight" in found for family in FAMILIES.values())
 
 
-def source_names(names: Mapping[str, Any]) -> dict[str, str]:
+def source_names(names: Collection[str]) -> dict[str, str]:
     found = {_PREFIX.sub("", name): name for name in names}
     if FAMILIES["vit"].patch + ".weight" not in found:
         return found
@@ -68,11 +73,9 @@ def _older(name: str, is_dinov2: bool) -> str:
     return name
 
 
-def describe(
-    source: Source, config: Mapping[str, Any], *, num_heads: int | None, where: str
-) -> Reading:
-    family = _family_of(source)
-    about = {**config, **config.get("vision_config", {})}
+def describe(source: Source, config: Json, *, num_heads: int | None, where: str) -> Reading:
+    family = _find_family(source)
+    about: Json = {**config, **config.get("vision_config", {})}
     width, channels, *patch = source.shape(f"{family.patch}.weight", 4)
     num_heads, note = resolve_heads(num_heads, about.get("num_attention_heads"), width, where=where)
     gelu, problem = hf_config.read_gelu(about.get("hidden_act", family.activation))
@@ -91,7 +94,7 @@ def describe(
     has_cls = "embeddings.cls_token" in source
     # SigLIP's image classifier averages the patches; its pooling head, if saved, is not read.
     by_map = "head.probe" in source and not head
-    fields: dict[str, Any] = {
+    fields: Json = {
         "patches": {"size": patch},
         "hidden_size": width,
         "transformer": {
@@ -141,7 +144,7 @@ def describe(
     notes = [note] if note else []
     if not config.get("hidden_size") and "vision_config" not in config:
         notes.append(
-            f"note: no config.json; GELU and epsilon are those of {family.name} by default"
+            f"note: no config.json; the GELU and the epsilon are the defaults of {family.name}"
         )
     body = _rules(family, model, head, head_dist)
     ignored = dict(_IGNORED)
@@ -156,7 +159,7 @@ def _heads(source: Source) -> tuple[str | None, str | None]:
     return ("classifier" if "classifier.weight" in source else None), None
 
 
-def _grid(count: int, size: Any, patch: Sequence[int]) -> Size | None:
+def _grid(count: int, size: Sequence[int] | int | None, patch: Sequence[int]) -> Size | None:
     if size:
         pair = [size, size] if isinstance(size, int) else list(size)
         h, w = (n // p for n, p in zip(pair, patch, strict=True))
@@ -214,7 +217,7 @@ FAMILIES["dinov2"] = FAMILIES["vit"]._replace(
 )
 
 
-def _family_of(source: Source) -> Family:
+def _find_family(source: Source) -> Family:
     if "embeddings.patch_embedding.weight" in source:
         return FAMILIES["siglip"]
     dinov2 = any("layer_scale1" in name for name in source.names)
@@ -263,9 +266,8 @@ def _pooling_rules() -> list[Rule]:
     ]
 
 
-def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
-    """Which of transformers' models holds ours; an error names all that stands in the way."""
-    model = card.model
+def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) -> Writing:
+    """What to write for a model of ours; an error names all that transformers cannot hold."""
     kind = _kind(model)
     problems = [] if kind.fits else ["no model there pools and normalises as it does"]
     if model.resnet:
@@ -276,14 +278,14 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
         problems.append("its last norm comes after pooling")
     if model.position != "learned":
         problems.append(f"its positions are {model.position!r}")
-    if model.transformer.get("head_dim"):
+    if encoder_fields(model).get("head_dim"):
         problems.append("its heads are not width / num_heads wide")
     if model.num_registers and not kind.registers:
         problems.append("it has registers and no LayerScale")
     if model.representation_size and (card.num_classes or kind.prefix != "vit."):
         problems.append("it has a head after its representation layer (pre_logits)")
     if card.num_classes and not kind.head:
-        problems.append("it has a head, where that model has none")
+        problems.append("it has a head, and that model has none")
     if card.image_size is None:
         problems.append("its image size is not known (say --image_size=HEIGHT,WIDTH)")
     refuse(problems, "Hugging Face's layout", "write --to timm or npz instead")
@@ -302,14 +304,14 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     for ours, theirs in named.items():
         if ours in leaves:
             body.append(Rule(f"{prefix}embeddings.{theirs}", (ours,)))
-    mapped = []
+    mapped: list[Mapped] = []
     if kind.registers and model.num_registers:
         zeros = leaves["cls"].map(lambda x: x[0] * 0)
         mapped.append(Mapped((), f"{prefix}embeddings.mask_token", "zeros, which it needs", zeros))
     files = {"config.json": kind.config(model, card)}
     if preprocessor := hf_config.write_preprocessing(card):
         files["preprocessor_config.json"] = preprocessor
-    notes = []
+    notes: list[str] = []
     if not card.num_classes and kind.prefix == "vit." and not model.representation_size:
         notes.append("note: load it with ViTModel.from_pretrained(…, add_pooling_layer=False)")
     return Writing(body, mapped, files, notes=notes)
@@ -321,7 +323,7 @@ class Kind(NamedTuple):
     family: Family
     prefix: str
     head: str | None
-    config: Callable[[VisionTransformer, Card], dict[str, Any]]
+    config: Callable[[VisionTransformer, Card], Json]
     registers: bool = False
     always_prefixed: bool = False
     fits: bool = True

@@ -1,19 +1,25 @@
 """lucidrains' vit-pytorch: `ViT` and `SimpleViT`, of both generations.
 
 Newer files have norms around the patch embedding and one after the encoder; older ones name a block
-`fn` and keep the last norm in the head. No weight tells the number of heads; vit-pytorch's heads
-are 64 wide unless said otherwise.
+`fn` and keep the last norm in the head. No weight shows the number of heads; vit-pytorch's heads
+are 64 wide by default.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from vit_jax.aliases import Json, Size
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
-from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
+from vit_jax.checkpoint.foreign.description import (
+    Reading,
+    Writing,
+    encoder_fields,
+    refuse,
+    resolve_heads,
+)
 from vit_jax.checkpoint.foreign.rules import (
     HEADS_OUT,
     PATCHES,
@@ -30,9 +36,7 @@ from vit_jax.checkpoint.plan import Mapped
 from vit_jax.models import VisionTransformer, num_layers
 from vit_jax.models.kinds import square
 from vit_jax.models.layers import ATTENTION
-from vit_jax.preprocessing import Size
 
-NAME = "lucidrains"
 _NORM_EPS = 1e-5  # torch's default, which vit-pytorch keeps
 # What older releases (PreNorm) called the parts of a block.
 _OLDER = {
@@ -45,16 +49,16 @@ _OLDER = {
 }
 
 
-def recognises(names: Mapping[str, Any]) -> bool:
+def recognises(names: Collection[str]) -> bool:
     return any(n.startswith("to_patch_embedding.") for n in names) and any(
         n.startswith("transformer.layers.0.") for n in names
     )
 
 
-def source_names(names: Mapping[str, Any]) -> dict[str, str]:
+def source_names(names: Collection[str]) -> dict[str, str]:
     if not any(".fn." in name for name in names):
         return {name: name for name in names}
-    found = {}
+    found: dict[str, str] = {}
     for name in names:
         ours = name
         if name.startswith("transformer.layers."):
@@ -66,10 +70,8 @@ def source_names(names: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def describe(
-    source: Source, config: Mapping[str, Any], *, num_heads: int | None, where: str
-) -> Reading:
-    args = config.get("kwargs", config)
+def describe(source: Source, config: Json, *, num_heads: int | None, where: str) -> Reading:
+    args: Json = config.get("kwargs", config)
     patch_norm = "to_patch_embedding.3.weight" in source
     simple = "cls_token" not in source and "pos_embedding" not in source
     has_cls = "cls_token" in source and num_rows(source.shape("cls_token")) > 0
@@ -136,7 +138,7 @@ def _head(source: Source) -> str | None:
     return None
 
 
-def _grid(source: Source, args: Mapping[str, Any], patch: list[int], has_cls: bool) -> Size | None:
+def _grid(source: Source, args: Json, patch: Size, has_cls: bool) -> Size | None:
     if "image_size" in args:
         height, width = _pair(args["image_size"])
         return height // patch[0], width // patch[1]
@@ -145,11 +147,12 @@ def _grid(source: Source, args: Mapping[str, Any], patch: list[int], has_cls: bo
     return square(source.shape("pos_embedding")[-2] - has_cls)
 
 
-def _pair(value: Any) -> list[int]:
-    return [value, value] if isinstance(value, int) else list(value)
+def _pair(value: int | list[int]) -> Size:
+    height, width = [value, value] if isinstance(value, int) else value
+    return height, width
 
 
-def _square_patch(patch_dim: int, where: str) -> list[int]:
+def _square_patch(patch_dim: int, where: str) -> Size:
     side = square(patch_dim // 3)
     if side is None or patch_dim % 3:
         raise ValueError(
@@ -158,7 +161,7 @@ def _square_patch(patch_dim: int, where: str) -> list[int]:
             "arguments: "
             '{"kwargs": {"image_size": …, "patch_size": …, "heads": …}}.'
         )
-    return list(side)
+    return side
 
 
 def _rules(
@@ -169,7 +172,7 @@ def _rules(
         Rule(f"{linear}.weight", ("embedding/kernel",), PATCHES),
         Rule(f"{linear}.bias", ("embedding/bias",)),
     ]
-    zeros = []
+    zeros: list[str] = []
     if model.patch_norm:
         found += norm("to_patch_embedding.1", "embedding/LayerNorm_0")
         found += norm("to_patch_embedding.3", "embedding/LayerNorm_1")
@@ -194,11 +197,10 @@ def _rules(
     return found, zeros
 
 
-def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
+def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     """The newer generation of files, with the constructor's arguments in `kwargs`."""
-    model = card.model
     simple = model.position == "sincos2d"
-    problems = []
+    problems: list[str] = []
     if model.qkv_bias:
         problems.append("its query, key and value have biases")
     if not model.patch_norm:
@@ -223,7 +225,8 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     refuse(problems, "vit-pytorch", "write --to npz or timm instead")
 
     body, zeros = _rules(model, "linear_head" if simple else "mlp_head", True, not simple)
-    mapped, notes = [], []
+    mapped: list[Mapped] = []
+    notes: list[str] = []
     older = model.classifier == "mean"
     if not simple:
         how = rules.SAME if older else WITH_BATCH_AXIS
@@ -233,8 +236,8 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
             mapped.append(Mapped((), "cls_token", "no rows, where patches are averaged", no_rows))
         else:
             body.append(Rule("cls_token", ("cls",), how))
-    transformer, width = model.transformer, model.hidden_size
-    kwargs = {
+    transformer, width = encoder_fields(model), model.hidden_size
+    kwargs: Json = {
         "image_size": list(card.image_size) if card.image_size else None,
         "patch_size": list(model.patches["size"]),
         "num_classes": card.num_classes,
@@ -251,7 +254,7 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
         notes.append("note: only older releases of vit-pytorch (1.6, for one) average class tokens")
     if model.norm_eps != _NORM_EPS or model.gelu != "erf":
         notes.append(
-            "note: vit-pytorch has an epsilon of 1e-5 and the erf GELU, this model has not"
+            "note: vit-pytorch has an epsilon of 1e-5 and the erf GELU; this model does not"
         )
     files = {"config.json": {"kwargs": kwargs}}
     return Writing(body, mapped, files, unused=zeros, notes=notes)

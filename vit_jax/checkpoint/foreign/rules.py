@@ -1,8 +1,8 @@
 """Rules that lead from one name and layout to another, and back.
 
 A foreign layout is a list of rules; reading follows them one way and writing the other, so a weight
-that went through is the same bits again. A rule with several of our names splits the array evenly
-along its first axis, as fused qkv projections are stored.
+comes back bit for bit. A rule with several of our names splits the array evenly along its first
+axis, as fused qkv projections are stored.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from vit_jax.checkpoint.tensors import Tensors
 
 
 class Dims(NamedTuple):
-    """What shapes alone do not tell when a matrix stands for more than two axes."""
+    """What shapes alone do not show when a matrix stands for more than two axes."""
 
     num_heads: int
     patch: tuple[int, int]
@@ -114,7 +114,7 @@ def conv(theirs: str, ours: str) -> list[Rule]:
 
 
 def projections(theirs: str, ours: str, parts: Sequence[str], bias: bool = True) -> list[Rule]:
-    """One matrix (with `.weight`, `.bias`) for those of query, key and value named in `parts`."""
+    """One matrix (with `.weight`, `.bias`) for the `parts` among query, key and value."""
     rules = [Rule(f"{theirs}.weight", tuple(f"{ours}/{part}/kernel" for part in parts), HEADS)]
     if bias:
         names = tuple(f"{ours}/{part}/bias" for part in parts)
@@ -130,7 +130,7 @@ def output(theirs: str, ours: str) -> list[Rule]:
 
 
 class Source:
-    """A foreign file under its layout's own names, whatever prefix or generation it is saved in."""
+    """A foreign file under its layout's own names, without prefixes and older names."""
 
     def __init__(self, tensors: Tensors, names: Mapping[str, str], where: str):
         self.names = dict(names)  # the layout's -> the file's
@@ -140,11 +140,11 @@ class Source:
         return name in self.names
 
     def shape(self, name: str, num_axes: int | None = None) -> tuple[int, ...]:
-        """The shape of an array that tells the model's size; an error if it is not there."""
+        """The shape of an array that shows the model's size; an error if it is missing."""
         if name not in self.names:
             raise ValueError(
-                f"{self._where} has no {name}, without which its size is unknown. It is "
-                "incomplete, or of a model that is none of ours."
+                f"{self._where} has no {name}, which shows the model's size. It is incomplete, or "
+                "not one of our models."
             )
         shape = self._tensors.shapes[self.names[name]].shape
         if num_axes is not None and len(shape) != num_axes:
@@ -170,30 +170,32 @@ class Found(NamedTuple):
 
 def read(source: Source, rules: Sequence[Rule], dims: Dims) -> Found:
     """Our leaves, the arrays that are missing, and those that cannot be split, in words."""
-    mapped, missing, misshapen = [], [], []
+    found = Found([], [], [])
     for rule in rules:
         if rule.theirs not in source:
-            missing.append(rule.theirs)
+            found.missing.append(rule.theirs)
             continue
         length = source.shape(rule.theirs)[0]
         part, rest = divmod(length, len(rule.ours))
         if rest:
-            misshapen.append(f"{rule.theirs} has {length} rows, not a multiple of {len(rule.ours)}")
+            found.misshapen.append(
+                f"{rule.theirs} has {length} rows, not a multiple of {len(rule.ours)}"
+            )
         for i, ours in enumerate(rule.ours):
             rows = slice(i * part, (i + 1) * part) if len(rule.ours) > 1 else None
             how = rule.how.read_as
             if rows is not None:
                 how = f"part {i + 1} of {len(rule.ours)}, {how}"
             lazy = source.lazy(rule.theirs, rows)
-            # A shape that does not fit stays the file's, and the check against the model names it.
+            # A shape that does not fit stays the file's; the check against the model reports it.
             with contextlib.suppress(ValueError, IndexError):
                 lazy = lazy.map(lambda x, rule=rule: rule.how.to_ours(x, dims))
-            mapped.append(Mapped((source.names[rule.theirs],), ours, how, lazy))
-    return Found(mapped, missing, misshapen)
+            found.mapped.append(Mapped((source.names[rule.theirs],), ours, how, lazy))
+    return found
 
 
 def write(leaves: Mapping[str, Lazy], rules: Sequence[Rule], dims: Dims) -> list[Mapped]:
-    mapped = []
+    mapped: list[Mapped] = []
     for rule in rules:
         parts = [
             leaves[name].map(lambda x, how=rule.how: how.to_theirs(x, dims)) for name in rule.ours

@@ -7,14 +7,19 @@ Written with a config.json that `timm.create_model("local-dir:FOLDER")` builds t
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from vit_jax.aliases import Size
+from vit_jax.aliases import Json, Size
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules, tokens
-from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
+from vit_jax.checkpoint.foreign.description import (
+    Reading,
+    Writing,
+    encoder_fields,
+    refuse,
+    resolve_heads,
+)
 from vit_jax.checkpoint.foreign.rules import CONV, Rule, Source, conv, dense, norm
 from vit_jax.checkpoint.foreign.tokens import Token
 from vit_jax.checkpoint.lazy import Lazy, from_array
@@ -26,7 +31,6 @@ from vit_jax.models.layers import ATTENTION
 from vit_jax.models.position import sincos_2d
 from vit_jax.preprocessing import Preprocessing
 
-NAME = "timm"
 _BACKBONE = "patch_embed.backbone."
 # Architectures whose functions set what config.json does not repeat.
 _TANH = re.compile(
@@ -43,18 +47,16 @@ _HYBRIDS = {
 _RESNET_EPS = {"norm_eps": 1e-5, "variance_eps": 1e-8}
 
 
-def recognises(names: Mapping[str, Any]) -> bool:
+def recognises(names: Collection[str]) -> bool:
     return "patch_embed.proj.weight" in names and any(n.startswith("blocks.0.") for n in names)
 
 
-def source_names(names: Mapping[str, Any]) -> dict[str, str]:
+def source_names(names: Collection[str]) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def describe(
-    source: Source, config: Mapping[str, Any], *, num_heads: int | None, where: str
-) -> Reading:
-    args = {**config.get("kwargs", {}), **config.get("model_args", {})}
+def describe(source: Source, config: Json, *, num_heads: int | None, where: str) -> Reading:
+    args: Json = {**config.get("kwargs", {}), **config.get("model_args", {})}
     architecture = config.get("architecture", "")
     pretrained = config.get("pretrained_cfg", {})
     width, channels, *patch = source.shape("patch_embed.proj.weight", 4)
@@ -69,7 +71,7 @@ def describe(
             + ", and ours pool by token, by avg (of the patches) or by map."
         )
 
-    fields: dict[str, Any] = {
+    fields: Json = {
         "patches": {"size": patch},
         "hidden_size": width,
         "transformer": {
@@ -124,10 +126,8 @@ def _pool(source: Source) -> str:
     return "avg" if "fc_norm.weight" in source or "cls_token" not in source else "token"
 
 
-def _roles(
-    source: Source, found: list[Token], fields: dict[str, Any]
-) -> tuple[list[Token], dict[str, Any]]:
-    """A class token that is not classified by, and a distillation token without a head, are
+def _roles(source: Source, found: list[Token], fields: Json) -> tuple[list[Token], Json]:
+    """A class token that the head does not read, and a distillation token without a head, are
     registers to us.
     """
     by_token = fields["classifier"] == "token"
@@ -143,11 +143,11 @@ def _grid(
     source: Source,
     found: list[Token],
     model: VisionTransformer,
-    size: Any,
+    size: Sequence[int] | int | None,
     no_embed: bool | None,
     where: str,
 ) -> tuple[Size | None, list[Token]]:
-    """The grid, and the tokens, of which each now says whether it has position rows."""
+    """The grid, and the tokens, each of which now says whether it has position rows."""
     if "pos_embed" not in source:
         return (_grid_at(size, model) if size else None), found
     num_rows = source.shape("pos_embed")[1]
@@ -160,17 +160,19 @@ def _grid(
             return grid, [token._replace(has_rows=not without_rows) for token in found]
     raise ValueError(
         f"{where} has {num_rows} position rows for {num_tokens} tokens and a grid, which is not "
-        "square; put the model's config.json beside it, which tells the image size."
+        "square; put the model's config.json, which has the image size, beside it."
     )
 
 
-def _grid_with(count: int, size: Any, model: VisionTransformer) -> Size | None:
-    """The grid of `count` patches: that of the image size if it has as many, else a square."""
+def _grid_with(
+    count: int, size: Sequence[int] | int | None, model: VisionTransformer
+) -> Size | None:
+    """The grid of `count` patches: the image size's if it has as many, else a square one."""
     grid = _grid_at(size, model) if size else None
     return grid if grid and grid[0] * grid[1] == count else square(count)
 
 
-def _grid_at(size: Any, model: VisionTransformer) -> Size:
+def _grid_at(size: Sequence[int] | int, model: VisionTransformer) -> Size:
     height, width = [size, size] if isinstance(size, int) else size
     stride = patch_stride(model)
     return height // stride[0], width // stride[1]
@@ -219,18 +221,18 @@ def _pooling_rules() -> list[Rule]:
 
 
 def _stem(source: Source) -> str:
-    """The root's prefix: a hybrid of the root alone has no `stem.` level."""
+    """The root's prefix; a hybrid of the root alone has no `stem.` level."""
     return f"{_BACKBONE}stem." if f"{_BACKBONE}stem.conv.weight" in source else _BACKBONE
 
 
-def _describe_resnet(source: Source) -> dict[str, Any]:
+def _describe_resnet(source: Source) -> Json:
     stages = source.count(f"{_BACKBONE}stages.")
     units = [source.count(f"{_BACKBONE}stages.{s}.blocks.") for s in range(stages)]
     width = source.shape(f"{_stem(source)}conv.weight")[0]
     return {"num_layers": units, "width_factor": width / 64, **_RESNET_EPS}
 
 
-def _resnet_rules(num_layers, stem: str) -> list[Rule]:
+def _resnet_rules(num_layers: Sequence[int], stem: str) -> list[Rule]:
     found = [
         Rule(f"{stem}conv.weight", ("conv_root/kernel",), CONV),
         *norm(f"{stem}norm", "gn_root"),
@@ -248,7 +250,7 @@ def _resnet_rules(num_layers, stem: str) -> list[Rule]:
     return found
 
 
-def with_preprocessing(card: Card, pretrained: Mapping[str, Any]) -> Card:
+def with_preprocessing(card: Card, pretrained: Json) -> Card:
     """timm resizes the shorter side to crop / crop_pct (PIL, so with antialias), then crops."""
     size = card.image_size
     if size is None:
@@ -268,9 +270,9 @@ def with_preprocessing(card: Card, pretrained: Mapping[str, Any]) -> Card:
     return dataclasses.replace(card, preprocessing=preprocessing)
 
 
-def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
+def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     """What to write for a model of ours; an error names all that timm's model has no place for."""
-    model, problems = card.model, []
+    problems: list[str] = []
     if model.representation_size is not None:
         problems.append("it has a representation layer (pre_logits), which timm has given up")
     if model.patch_norm:
@@ -279,7 +281,7 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
         problems.append(f"timm has no pooling like classifier {model.classifier!r}")
     if model.position not in ("learned", "none", "sincos2d"):
         problems.append(f"its positions are {model.position!r}")
-    if model.transformer.get("head_dim"):
+    if encoder_fields(model).get("head_dim"):
         problems.append("its heads are not width / num_heads wide")
     if model.distilled and model.num_registers:
         problems.append("it has both a distillation token and registers")
@@ -293,7 +295,7 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     stem = f"{_BACKBONE}stem." if (model.resnet or {}).get("num_layers") else _BACKBONE
     body = _rules(model, stem)
     mapped = _write_tokens(model, card, leaves)
-    notes = []
+    notes: list[str] = []
     if model.norm_eps != 1e-6:
         notes.append(f"note: LayerNorm's epsilon is {model.norm_eps} here and 1e-6 in timm")
     if model.resnet and model.resnet.get("variance_eps") != _RESNET_EPS["variance_eps"]:
@@ -302,7 +304,7 @@ def prepare(card: Card, leaves: Mapping[str, Lazy]) -> Writing:
 
 
 def _write_tokens(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) -> list[Mapped]:
-    mapped = []
+    mapped: list[Mapped] = []
     if model.num_registers:
         mapped.append(Mapped((tokens.REGISTERS,), "reg_token", "same", leaves[tokens.REGISTERS]))
         if model.position == "learned":
@@ -326,14 +328,15 @@ def _architecture(model: VisionTransformer) -> str | None:
     return f"vit_{size}_patch16_224"
 
 
-def _config(architecture: str | None, model: VisionTransformer, card: Card) -> dict[str, Any]:
+def _config(architecture: str | None, model: VisionTransformer, card: Card) -> Json:
     pool = {"token": "token", "gap": "avg", "map": "map"}[model.classifier]
-    transformer, size = model.transformer, card.image_size
+    transformer, size = encoder_fields(model), card.image_size
+    assert size is not None
     width, mlp_dim = model.hidden_size, transformer["mlp_dim"]
     ratio = mlp_dim / width
     if int(width * ratio) != mlp_dim:
         ratio = (mlp_dim + 0.5) / width
-    args = {
+    args: Json = {
         "img_size": list(size),
         "embed_dim": width,
         "depth": transformer["num_layers"],
@@ -358,7 +361,7 @@ def _config(architecture: str | None, model: VisionTransformer, card: Card) -> d
         args["init_values"] = model.layer_scale
     if model.position == "none":
         args["pos_embed"] = "none"
-    config = {
+    config: Json = {
         "architecture": architecture,
         "num_classes": card.num_classes,
         "num_features": width,
@@ -371,8 +374,8 @@ def _config(architecture: str | None, model: VisionTransformer, card: Card) -> d
     return config
 
 
-def _write_preprocessing(card: Card) -> dict[str, Any]:
-    found = {
+def _write_preprocessing(card: Card) -> Json:
+    found: Json = {
         "num_classes": card.num_classes,
         "first_conv": "patch_embed.proj",
         "classifier": "head",

@@ -1,40 +1,36 @@
-"""timm's MlpMixer, read only: where Google's Mixer weights live on.
+"""timm's MlpMixer, which holds Google's Mixer weights. Only read.
 
 timm runs them with the erf GELU; ours is the tanh GELU they were trained with.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
+from vit_jax.aliases import Json
 from vit_jax.checkpoint.card import Card
-from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse
+from vit_jax.checkpoint.foreign.description import Reading
 from vit_jax.checkpoint.foreign.rules import Source, conv, dense, norm
 from vit_jax.checkpoint.foreign.timm import with_preprocessing
 from vit_jax.models import MlpMixer
 from vit_jax.models.kinds import square
 
-NAME = "timm_mixer"
 
-
-def recognises(names: Mapping[str, Any]) -> bool:
+def recognises(names: Collection[str]) -> bool:
     return "stem.proj.weight" in names and "blocks.0.mlp_tokens.fc1.weight" in names
 
 
-def source_names(names: Mapping[str, Any]) -> dict[str, str]:
+def source_names(names: Collection[str]) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def describe(
-    source: Source, config: Mapping[str, Any], *, num_heads: int | None, where: str
-) -> Reading:
+def describe(source: Source, config: Json, *, num_heads: int | None, where: str) -> Reading:
     del num_heads  # a Mixer has none
-    width, channels, *patch = source.shape("stem.proj.weight", 4)
+    width, channels, height, patch_width = source.shape("stem.proj.weight", 4)
     tokens_mlp_dim, num_tokens = source.shape("blocks.0.mlp_tokens.fc1.weight")
     num_classes = source.shape("head.weight")[0] if "head.weight" in source else 0
     model = MlpMixer(
         num_classes=num_classes,
-        patches={"size": patch},
+        patches={"size": (height, patch_width)},
         num_blocks=source.count("blocks."),
         hidden_dim=width,
         tokens_mlp_dim=tokens_mlp_dim,
@@ -56,8 +52,3 @@ def describe(
     body += dense("head", "head") if num_classes else []
     notes = ["note: timm runs these with the erf GELU, ours is the tanh GELU of their training"]
     return Reading(card, body, notes=notes)
-
-
-def prepare(card: Card, leaves: Mapping[str, Any]) -> Writing:
-    refuse(["Mixers are only read from there"], "timm's Mixer layout")
-    raise AssertionError

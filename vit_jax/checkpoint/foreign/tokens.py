@@ -1,8 +1,8 @@
 """Tokens that are not patches, and their positions: where layouts differ most.
 
-Ours: the class token (and DeiT's second) stand first and have position rows; registers come last
-and have none. Attention does not mind where a token stands, so a foreign token that is not
-classified by becomes a register, and a position row of its own is added to it once and for all.
+In our models the class token (and DeiT's second) come first and have position rows; registers come
+last and have none. Attention does not depend on the order of tokens, so a foreign token that the
+head does not read becomes a register, and its position row, if any, is added to it for good.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ def read(source: Source, tokens: Sequence[Token], position: str | None) -> list[
     registers: list[tuple[tuple[str, ...], Lazy]] = []
     offset, untouched = 0, True
     table = _table(source, position) if position else None
+    table_name = source.names[position] if position else ""
     for token in tokens:
         array = source.lazy(token.name).map(lambda x: x.reshape(1, -1, x.shape[-1]))
         count = array.shape[1]
@@ -49,7 +50,7 @@ def read(source: Source, tokens: Sequence[Token], position: str | None) -> list[
             registers.append(((name,), array))
         else:
             untouched = False
-            registers.append(((name, source.names[position]), _summed(array, rows)))
+            registers.append(((name, table_name), _summed(array, rows)))
     if registers:
         names = tuple(dict.fromkeys(name for names, _ in registers for name in names))
         arrays = [array for _, array in registers]
@@ -57,7 +58,7 @@ def read(source: Source, tokens: Sequence[Token], position: str | None) -> list[
         joined = arrays[0] if len(arrays) == 1 else concatenated(arrays, axis=1)
         mapped.append(Mapped(names, REGISTERS, how, joined))
     if table is not None:
-        mapped.append(_position(source.names[position], table, leading, offset, untouched))
+        mapped.append(_position(table_name, table, leading, offset, untouched))
     return mapped
 
 
@@ -85,7 +86,7 @@ def write_without_rows(leaves: Mapping[str, Lazy], cls: str, table: str) -> list
     no_embed_class, which its models with registers have).
     """
     position = leaves[POSITION]
-    mapped = []
+    mapped: list[Mapped] = []
     leading = 1 if "cls" in leaves else 0
     if leading:
         summed = _summed(leaves["cls"], position.map(lambda x: x[:, :1]))
