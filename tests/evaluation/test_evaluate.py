@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from vit_jax import checkpoint, data, evaluate, models
-from vit_jax.evaluation.calibration import calibration_error
 from vit_jax.evaluation.confusion import confusion_matrix
+from vit_jax.evaluation.scores import calibration_error
 from vit_jax.preprocessing import Preprocessing
 
 pytestmark = pytest.mark.usefixtures("no_compilation_cache")

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from vit_jax.evaluation.evaluator import evaluate, evaluate_examples, make_eval_step
+from vit_jax.evaluation.scores import Scores
 
 rng = np.random.default_rng(0)
 
@@ -73,7 +74,7 @@ def test_summed_on_the_device_or_kept_by_example_the_scores_agree(several):
     model = Lookup(6)
     summed = evaluate(make_eval_step(model, loss), {}, batches(logits, labels, 8))
     examples = evaluate_examples(model, {}, batches(logits, labels, 8), loss=loss)
-    kept = examples.scores(num_classes=6)
+    kept = Scores.from_examples(examples, num_classes=6)
     assert (kept.calibration_error is None) == several
     assert kept.class_count == summed.class_count
     kept_metrics = {n: v for n, v in kept.metrics().items() if n != "calibration_error"}
@@ -90,12 +91,12 @@ def test_examples_come_once_and_in_order_with_what_was_asked_for():
         Lookup(4), {}, batches(logits, labels, 4), loss="softmax", advance=counted.append
     )
     assert counted == [4, 4, 2]
-    np.testing.assert_array_equal(examples.label, labels)
-    np.testing.assert_array_equal(examples.prediction, logits.argmax(-1))
-    assert examples.features is None
+    np.testing.assert_array_equal(examples["label"], labels)
+    np.testing.assert_array_equal(examples["prediction"], logits.argmax(-1))
+    assert "features" not in examples
     alone = evaluate_examples(Lookup(4), {}, batches(logits, labels, 4), loss=None, features=True)
-    assert alone.top1 is None
-    np.testing.assert_array_equal(alone.features, logits)
+    assert alone.keys() == {"label", "features"}
+    np.testing.assert_array_equal(alone["features"], logits)
 
 
 def test_nothing_to_evaluate_on_is_an_error():

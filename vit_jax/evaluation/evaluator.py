@@ -4,8 +4,8 @@ Training sums on the devices, because no one of several processes sees every exa
 runs in one process and keeps what each example scored, for calibration, confusions and features.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import collections
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -14,7 +14,6 @@ import numpy as np
 from jax import Array
 
 from vit_jax.aliases import Params
-from vit_jax.evaluation.calibration import calibration_error
 from vit_jax.evaluation.scores import Scores, score_examples
 from vit_jax.models import Model
 from vit_jax.training.losses import as_targets
@@ -44,48 +43,10 @@ def make_eval_step(model: Model, loss: str) -> EvalStep:
 def evaluate(eval_step: EvalStep, params: Params, batches: Iterable[Batch]) -> Scores:
     """Scores over every example, each counted once."""
     totals: dict[str, Any] = {"count": 0}
-    for sums in _results(eval_step, params, batches):
-        for name, value in sums.items():
+    for batch in batches:
+        for name, value in jax.device_get(eval_step(params, batch)).items():
             totals[name] = totals.get(name, 0) + np.asarray(value, np.float64)
     return Scores.from_totals(totals)
-
-
-@dataclasses.dataclass(frozen=True)
-class Examples:
-    """A row for every example; None for what was not asked for."""
-
-    label: np.ndarray  # n, or n k
-    loss: np.ndarray | None = None
-    top1: np.ndarray | None = None
-    top5: np.ndarray | None = None
-    per_label: np.ndarray | None = None
-    prediction: np.ndarray | None = None
-    confidence: np.ndarray | None = None
-    features: np.ndarray | None = None  # n d
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-    def scores(self, num_classes: int) -> Scores:
-        assert self.loss is not None and self.top1 is not None and self.confidence is not None
-        totals: dict[str, Any] = {
-            "count": len(self),
-            "top1": self.top1.sum(),
-            "loss": self.loss.sum(dtype=np.float64),
-        }
-        if self.label.ndim > 1:
-            assert self.per_label is not None
-            totals["per_label"] = self.per_label.sum()
-            totals["class_count"] = self.label.sum(axis=0)
-            totals["class_correct"] = (self.label * self.top1[:, None]).sum(axis=0)
-            return Scores.from_totals(totals)
-        assert self.top5 is not None
-        totals["top5"] = self.top5.sum()
-        totals["class_count"] = np.bincount(self.label, minlength=num_classes)
-        totals["class_correct"] = np.bincount(self.label, self.top1, num_classes)
-        return Scores.from_totals(
-            totals, calibration_error=calibration_error(self.confidence, self.top1)
-        )
 
 
 def evaluate_examples(
@@ -96,8 +57,9 @@ def evaluate_examples(
     loss: str | None,
     features: bool = False,
     advance: Callable[[int], None] = lambda _: None,
-) -> Examples:
-    """Every real example of the batches, scored if there is a `loss`, with `features` if asked.
+) -> dict[str, np.ndarray]:
+    """Arrays with a row for each real example: `label` (n, or n k); with a `loss` also what
+    `score_examples` returns, `prediction` and `confidence`; and `features` (n d) if asked for.
 
     `advance` is called with the number of examples in each batch.
     """
@@ -114,22 +76,16 @@ def evaluate_examples(
             rows["features"] = _apply(model.clone(num_classes=0), params, batch["image"])
         return rows
 
-    kept: dict[str, list[np.ndarray]] = {}
-    for rows in _results(example_step, params, batches):
+    kept: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+    for batch in batches:
+        rows = jax.device_get(example_step(params, batch))
         mask = rows.pop("mask")
         for name, values in rows.items():
-            kept.setdefault(name, []).append(values[mask])
+            kept[name].append(values[mask])
         advance(int(mask.sum()))
-    return Examples(**{name: np.concatenate(values) for name, values in kept.items()})
+    return {name: np.concatenate(parts) for name, parts in kept.items()}
 
 
 def _apply(model: Model, params: Params, images: Array) -> Array:
     output: Any = model.apply({"params": params}, images, train=False)
     return output
-
-
-def _results(
-    step: EvalStep, params: Params, batches: Iterable[Batch]
-) -> Iterator[dict[str, np.ndarray]]:
-    for batch in batches:
-        yield jax.device_get(step(params, batch))

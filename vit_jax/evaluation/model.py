@@ -13,7 +13,7 @@ from vit_jax import data
 from vit_jax.aliases import Params, Size
 from vit_jax.evaluation.confusion import MOST_CLASSES, confusion_matrix
 from vit_jax.evaluation.data_set import match_classes
-from vit_jax.evaluation.evaluator import Examples, evaluate_examples
+from vit_jax.evaluation.evaluator import evaluate_examples
 from vit_jax.evaluation.probes import SHOTS, Probes, few_shot_accuracy, knn_accuracy
 from vit_jax.evaluation.scores import Scores
 from vit_jax.models import Model
@@ -41,20 +41,16 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """The content of evaluation.json: one flat object."""
-        confusion = {} if self.confusion is None else {"confusion_matrix": self.confusion.tolist()}
-        return {
-            "checkpoint": self.checkpoint,
-            "model": self.model,
-            "parameters": self.parameters,
-            "resolution": list(self.resolution),
-            "dataset": self.dataset,
-            "split": self.split,
-            "count": self.count,
-            "classes": list(self.classes),
-            **(self.scores.to_json() if self.scores else {}),
-            **confusion,
-            **(self.probes.to_json() if self.probes else {}),
-        }
+        flat = {**vars(self)}
+        scores, confusion, probes = (flat.pop(name) for name in ("scores", "confusion", "probes"))
+        flat |= _given(scores)
+        if confusion is not None:
+            flat["confusion_matrix"] = confusion.tolist()
+        return flat | _given(probes)
+
+
+def _given(part: Scores | Probes | None) -> dict[str, Any]:
+    return {name: value for name, value in vars(part).items() if value is not None} if part else {}
 
 
 def evaluate_model(
@@ -65,9 +61,9 @@ def evaluate_model(
     checkpoint: str,
     preprocessing: Preprocessing,
     class_names: Sequence[str] | None,
-    few_shot: bool = False,
-    neighbors: int | None = None,
-    progress: Progress = lambda *_: contextlib.nullcontext(lambda _: None),
+    few_shot: bool,
+    neighbors: int | None,
+    progress: Progress,
 ) -> Evaluation:
     """Scores on `config.pp.test`, if its classes are the model's; probes of features if asked for.
 
@@ -80,28 +76,38 @@ def evaluate_model(
     if probing and source.multi_label:
         raise ValueError("--few_shot and --knn need data with one class per image.")
 
-    def run(source: data.Source, loss: str | None, features: bool) -> Examples:
+    def run(source: data.Source, loss: str | None) -> dict[str, np.ndarray]:
         batches = data.eval_batches(config, source, preprocessing=preprocessing)
+        batches = data.prefetch_to_device(batches)
         with progress(f"{source.name} {source.split}", len(source)) as advance:
-            examples = evaluate_examples(
-                model,
-                params,
-                data.prefetch_to_device(batches),
-                loss=loss,
-                features=features,
-                advance=advance,
+            rows = evaluate_examples(
+                model, params, batches, loss=loss, features=probing, advance=advance
             )
-        if not len(examples):
+        if not len(rows["label"]):
             raise ValueError(f"No image of {source.name} {source.split} could be read.")
-        return examples
+        return rows
 
+    num_classes = len(source.class_names)
+    scores = confusion = probes = None
     loss = "sigmoid" if source.multi_label else config.loss
     scored = names is not None and bool(model.num_classes)
-    examples = run(source, loss if scored else None, probing)
-    num_classes, confusion = len(source.class_names), None
-    if scored and not source.multi_label and num_classes <= MOST_CLASSES:
-        assert examples.prediction is not None
-        confusion = confusion_matrix(examples.label, examples.prediction, num_classes)
+    rows = run(source, loss if scored else None)
+    if scored:
+        scores = Scores.from_examples(rows, num_classes)
+        if not source.multi_label and num_classes <= MOST_CLASSES:
+            confusion = confusion_matrix(rows["label"], rows["prediction"], num_classes)
+    if probing:
+        train = data.open_source(config, config.pp.train, source.class_names)
+        if neighbors is None:
+            train = data.first_of_each_class(train, max(SHOTS))
+        learned = run(train, None)
+        pairs = (learned["features"], learned["label"]), (rows["features"], rows["label"])
+        few = few_shot_accuracy(*pairs, num_classes) if few_shot else None
+        knn = None
+        if neighbors is not None:
+            accuracy = knn_accuracy(*pairs, num_classes, neighbors)
+            knn = {"neighbors": neighbors, "accuracy": accuracy}
+        probes = Probes(train.split, len(learned["label"]), few, knn)
     return Evaluation(
         checkpoint=checkpoint,
         model=model.model_name,
@@ -109,33 +115,9 @@ def evaluate_model(
         resolution=preprocessing.crop,
         dataset=source.name,
         split=source.split,
-        count=len(examples),
+        count=len(rows["label"]),
         classes=tuple(source.class_names),
-        scores=examples.scores(num_classes) if scored else None,
+        scores=scores,
         confusion=confusion,
-        probes=_probe(run, config, source, examples, few_shot, neighbors) if probing else None,
-    )
-
-
-def _probe(
-    run: Callable[[data.Source, str | None, bool], Examples],
-    config: ml_collections.ConfigDict,
-    source: data.Source,
-    examples: Examples,
-    few_shot: bool,
-    neighbors: int | None,
-) -> Probes:
-    train = data.open_source(config, config.pp.train, source.class_names)
-    if neighbors is None:
-        train = data.first_of_each_class(train, max(SHOTS))
-    learned = run(train, None, True)
-    assert learned.features is not None and examples.features is not None
-    pairs = (learned.features, learned.label), (examples.features, examples.label)
-    num_classes = len(source.class_names)
-    return Probes(
-        train_split=train.split,
-        train_count=len(learned),
-        few_shot=few_shot_accuracy(*pairs, num_classes) if few_shot else None,
-        neighbors=neighbors,
-        knn=knn_accuracy(*pairs, num_classes, neighbors) if neighbors else None,
+        probes=probes,
     )

@@ -5,7 +5,6 @@ Functions of NumPy arrays.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -26,23 +25,11 @@ class Probes:
     train_split: str
     train_count: int
     few_shot: dict[int, float] | None  # by the number of examples of each class
-    neighbors: int | None
-    knn: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        result: dict[str, Any] = {"train_split": self.train_split, "train_count": self.train_count}
-        if self.few_shot is not None:
-            result["few_shot"] = {str(shots): value for shots, value in self.few_shot.items()}
-        if self.knn is not None:
-            result["knn"] = {"neighbors": self.neighbors, "accuracy": self.knn}
-        return result
+    knn: dict[str, float] | None  # the number of neighbors, and the accuracy of their vote
 
 
 def few_shot_accuracy(
-    train: Labelled,
-    test: Labelled,
-    num_classes: int,
-    shots: Sequence[int] = SHOTS,
+    train: Labelled, test: Labelled, num_classes: int, shots: Sequence[int] = SHOTS
 ) -> dict[int, float]:
     """Accuracy of a linear map learned from the first n examples of each class, for each n.
 

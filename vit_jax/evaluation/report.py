@@ -8,10 +8,9 @@ from vit_jax.evaluation.scores import Scores
 
 def describe(evaluation: Evaluation) -> str:
     """Everything about one model."""
-    height, width = evaluation.resolution
     lines = [
         f"{evaluation.checkpoint}: {evaluation.model or 'a model'}, {evaluation.parameters:,} "
-        f"parameters, at {height}×{width}",
+        f"parameters, at {_size(evaluation)}",
         f"{evaluation.dataset} {evaluation.split}: {evaluation.count:,} examples",
     ]
     if evaluation.scores is None:
@@ -28,30 +27,21 @@ def describe(evaluation: Evaluation) -> str:
 
 def compare(evaluations: Sequence[Evaluation]) -> str:
     """A row for each checkpoint, a column for each figure."""
-    rows = []
-    for evaluation in evaluations:
-        height, width = evaluation.resolution
-        data_set = f"{evaluation.dataset} {evaluation.split}"
-        start = {"checkpoint": evaluation.checkpoint, "size": f"{height}×{width}", "data": data_set}
-        rows.append(start | _figures(evaluation))
+    rows = [
+        {"checkpoint": one.checkpoint, "size": _size(one), "data": f"{one.dataset} {one.split}"}
+        | _figures(one)
+        for one in evaluations
+    ]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     table = [columns, *([row.get(column, "") for column in columns] for row in rows)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    )
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
 
 
 def class_table(scores: Scores, class_names: Sequence[str], most: int = 20) -> str:
     """Accuracy of each class as lines; the worst ones where there are many."""
-    rows = sorted(
-        (accuracy, name, count)
-        for accuracy, name, count in zip(
-            scores.class_accuracy, class_names, scores.class_count, strict=True
-        )
-        if accuracy is not None
-    )
+    classes = zip(scores.class_accuracy, class_names, scores.class_count, strict=True)
+    rows = sorted((share, name, count) for share, name, count in classes if share is not None)
     title = f"the {most} worst of {len(rows)} classes" if len(rows) > most else "classes"
     width = max((len(name) for _, name, _ in rows[:most]), default=0)
     lines = [f"  {name:<{width}}  {100 * acc:6.2f} % of {n:,}" for acc, name, n in rows[:most]]
@@ -71,6 +61,11 @@ def _figures(evaluation: Evaluation) -> dict[str, str]:
         }
     if probes:
         shares |= {f"{shots}-shot": value for shots, value in (probes.few_shot or {}).items()}
-        shares[f"{probes.neighbors}-NN"] = probes.knn
+        if probes.knn:
+            shares[f"{probes.knn['neighbors']}-NN"] = probes.knn["accuracy"]
     figures = {name: f"{value:.2%}" for name, value in shares.items() if value is not None}
     return figures | ({"loss": f"{scores.loss:.4f}"} if scores else {})
+
+
+def _size(evaluation: Evaluation) -> str:
+    return "×".join(map(str, evaluation.resolution))
