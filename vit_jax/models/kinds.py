@@ -166,7 +166,9 @@ def _vit_from_shapes(shapes: Shapes) -> Found | None:
             f"{block}/{ATTENTION}/query/kernel",
         )
     )
-    if not patches or not mlp or not query or len(query.shape) != 3 or len(patches.shape) != 4:
+    if patches is None or mlp is None or query is None:
+        return None
+    if len(patches.shape) != 4 or len(query.shape) != 3:
         return None
     ph, pw, channels, width = patches.shape
     _, num_heads, head_dim = query.shape
@@ -191,7 +193,7 @@ def _vit_from_shapes(shapes: Shapes) -> Found | None:
         "distilled": "dist" in shapes,
         "position": _position(shapes, block),
     }
-    if root := shapes.get("conv_root/kernel"):
+    if (root := shapes.get("conv_root/kernel")) is not None:
         stages: list[int] = []
         while units := _units(shapes, len(stages) + 1):
             stages.append(units)
@@ -217,10 +219,10 @@ def _position(shapes: Shapes, block: str) -> str:
 
 
 def _grid(shapes: Shapes) -> Size | None:
-    if table := shapes.get(_TABLE):
+    if (table := shapes.get(_TABLE)) is not None:
         return square(table.shape[1] - ("cls" in shapes) - ("dist" in shapes))
     columns, rows = shapes.get(f"{_TABLE}_x"), shapes.get(f"{_TABLE}_y")
-    return (rows.shape[0], columns.shape[0]) if columns and rows else None
+    return None if columns is None or rows is None else (rows.shape[0], columns.shape[0])
 
 
 def _units(shapes: Shapes, stage: int) -> int:
@@ -239,7 +241,7 @@ def _mixer_from_shapes(shapes: Shapes) -> Found | None:
             "MixerBlock_0/channel_mixing/Dense_0/kernel",
         )
     )
-    if not stem or not tokens or not mlp or len(stem.shape) != 4:
+    if stem is None or tokens is None or mlp is None or len(stem.shape) != 4:
         return None
     ph, pw, channels, width = stem.shape
     fields = {
