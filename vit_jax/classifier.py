@@ -7,36 +7,39 @@ classifier.class_names[probabilities[0].argmax()]
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
+from jax import Array
 from PIL import Image
 
 from vit_jax import checkpoint, data, models
 from vit_jax import labels as label_lists
+from vit_jax.aliases import Json, Params, Size
 from vit_jax.checkpoint.card import grid_at
 from vit_jax.checkpoint.names import check_fit
-from vit_jax.preprocessing import Preprocessing, Size, google_preprocessing
+from vit_jax.preprocessing import Preprocessing, google_preprocessing
 
 # A path, an encoded file, a picture, or 8-bit values `h w c`.
-RawImage = str | Path | bytes | Image.Image | np.ndarray
+RawImage = str | Path | bytes | Image.Image | np.ndarray | Array
+Images = RawImage | Sequence[RawImage]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Classifier:
     """A model with its weights and its card. `params` have the published names.
 
-    Images are given as raw ones (see RawImage; one, or a list), which are prepared as the card
-    says, or as a float array `b h w c` that has been prepared already. Whatever their number, they
-    run in padded batches of one shape, so the model compiles once and not for every number.
+    Images are raw ones (see RawImage; one, or a list), which are prepared as the card says, or a
+    float array `b h w c` that is prepared already. Any number of them runs in padded batches of one
+    shape, so that the model compiles only once.
     """
 
     model: models.Model
-    params: Any
+    params: Params
     card: checkpoint.Card
 
     @property
@@ -46,37 +49,45 @@ class Classifier:
     @property
     def grid(self) -> Size:
         """Patches of the input, (height, width)."""
+        assert self.card.grid is not None
         return self.card.grid
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        assert self.card.preprocessing is not None
+        return self.card.preprocessing
 
     @functools.cached_property
     def transform(self) -> Callable[..., np.ndarray]:
         """From one encoded file or 8-bit array to the model's input, float32 `h w c`."""
-        return data.eval_transform(self.card.preprocessing)
+        return data.eval_transform(self.preprocessing)
 
-    def preprocess(self, images: RawImage | Sequence[RawImage] | np.ndarray) -> np.ndarray:
+    def preprocess(self, images: Images) -> np.ndarray:
         """The model's input, float32 `b h w c`, of one raw image or several."""
         if _is_prepared(images):
             return np.asarray(images, np.float32)
-        return np.stack([self.transform(_raw(image)) for image in _listed(images)])
+        return np.stack([self.transform(_raw(image)) for image in _as_list(images)])
 
-    def predict(self, images: Any, *, batch_size: int = 32) -> np.ndarray:
-        """Probabilities, `b k`: of each class alone where an image may have several,
-        else summing to one.
-        """
+    def predict(self, images: Images, *, batch_size: int = 32) -> np.ndarray:
+        """Probabilities, `b k`; they sum to one unless an image may have several classes."""
         function = functools.partial(_probabilities, self.model, self.card.loss)
         return self._run(function, images, batch_size)
 
-    def logits(self, images: Any, *, batch_size: int = 32) -> np.ndarray:
+    def logits(self, images: Images, *, batch_size: int = 32) -> np.ndarray:
         """The scores before the softmax, `b k`."""
         return self._run(functools.partial(_logits, self.model), images, batch_size)
 
-    def features(self, images: Any, *, per_patch: bool = False, batch_size: int = 32) -> np.ndarray:
+    def features(
+        self, images: Images, *, per_patch: bool = False, batch_size: int = 32
+    ) -> np.ndarray:
         """What the head sees, `b d`; or the last layer's token of each patch, `b h w d`."""
         function = _patch_features if per_patch else _pooled_features
         return self._run(functools.partial(function, self.model), images, batch_size)
 
-    def _run(self, function: Callable, images: Any, batch_size: int) -> np.ndarray:
-        images = _listed(images)
+    def _run(
+        self, function: Callable[[Params, np.ndarray], Array], images: Images, batch_size: int
+    ) -> np.ndarray:
+        images = _as_list(images)
         if not len(images):
             raise ValueError("There is no image to look at.")
         results = [
@@ -85,7 +96,9 @@ class Classifier:
         ]
         return np.concatenate(results)
 
-    def _batches(self, images: Any, batch_size: int) -> Iterator[tuple[np.ndarray, int]]:
+    def _batches(
+        self, images: Sequence[RawImage], batch_size: int
+    ) -> Iterator[tuple[np.ndarray, int]]:
         size = padded_size(len(images), batch_size)
         for start in range(0, len(images), size):
             batch = self.preprocess(images[start : start + size])
@@ -93,7 +106,7 @@ class Classifier:
 
 
 def padded_size(count: int, most: int) -> int:
-    """The batch that `count` images run in: a power of two, `most` at most."""
+    """The size of the batches for `count` images: a power of two, or `most` if that is less."""
     return min(most, 1 << (count - 1).bit_length())
 
 
@@ -104,34 +117,37 @@ def pad(batch: np.ndarray, size: int) -> np.ndarray:
     return np.pad(batch, [(0, size - len(batch)), *[(0, 0)] * (batch.ndim - 1)])
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _logits(model, params, images):
-    return model.apply({"params": params}, images, train=False)
+def _apply(model: models.Model, params: Params, images: Array) -> Array:
+    outputs: Any = model.apply({"params": params}, images, train=False)
+    return outputs
+
+
+_logits = jax.jit(_apply, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _probabilities(model, loss, params, images):
-    logits = model.apply({"params": params}, images, train=False)
+def _probabilities(model: models.Model, loss: str, params: Params, images: Array) -> Array:
+    logits = _apply(model, params, images)
     return jax.nn.sigmoid(logits) if loss == "sigmoid" else jax.nn.softmax(logits)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _pooled_features(model, params, images):
-    return model.clone(num_classes=0).apply({"params": params}, images, train=False)
+def _pooled_features(model: models.Model, params: Params, images: Array) -> Array:
+    return _apply(model.clone(num_classes=0), params, images)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _patch_features(model, params, images):
-    """After the last LayerNorm, where the model has it before pooling."""
+def _patch_features(model: models.Model, params: Params, images: Array) -> Array:
+    """After the last LayerNorm, if the model has it before pooling."""
     last = models.find_kind(model).tokens
-    _, state = model.apply(
+    outputs: Any = model.apply(
         {"params": params},
         images,
         train=False,
         capture_intermediates=lambda module, _: module.name == last,
         mutable=["intermediates"],
     )
-    state = state["intermediates"]
+    state = outputs[1]["intermediates"]
     height, width = state["patch_embedding"].shape[1:3]
     tokens = state[last]["__call__"][0][:, -height * width :]  # class tokens come first
     return tokens.reshape(len(tokens), height, width, -1)
@@ -143,15 +159,15 @@ def load(
     model: str | None = None,
     labels: epath.PathLike | Sequence[str] | None = None,
     resolution: int | Sequence[int] | None = None,
-    preprocessing: Mapping[str, Any] | None = None,
+    preprocessing: Json | None = None,
     **fields: Any,
 ) -> Classifier:
-    """The checkpoint at a path (anything `checkpoint.open` takes), or of a name in the catalog.
+    """The checkpoint at a path (anything `checkpoint.open` takes), or with a name in the catalog.
 
-    For a file that does not describe itself: `model` is a name of `models.MODEL_CONFIGS`, `labels`
+    For a file that does not describe itself: `model` is a name in `models.MODEL_CONFIGS`, `labels`
     the class names or a file with one per line, `preprocessing` the fields of
-    `vit_jax.preprocessing.Preprocessing` that differ from Google's. At another `resolution` than
-    the checkpoint's, the position grid is rescaled. `fields` are how the model is computed:
+    `vit_jax.preprocessing.Preprocessing` that differ from Google's. At a `resolution` other than
+    the checkpoint's, the position grid is rescaled. `fields` say how the model is computed:
     dtype="bfloat16", attention_kernel=…, scan=….
     """
     size = _pair(resolution)
@@ -175,11 +191,11 @@ def load(
 
 
 def _card(found: checkpoint.Checkpoint, model: str | None) -> checkpoint.Card:
-    """What a checkpoint says, with the fields of a published model where it says nothing."""
+    """A checkpoint's card; an inferred one gets the fields of the published `model`."""
     card = found.card
     if card is None:
         raise ValueError(
-            f"{found.path} does not describe itself, and its parameters are of no model of ours."
+            f"{found.path} does not describe itself, and its parameters fit none of our models."
         )
     if model is None:
         return card
@@ -189,7 +205,7 @@ def _card(found: checkpoint.Checkpoint, model: str | None) -> checkpoint.Card:
     if not card.inferred:
         return card
     named = models.model_config(name).to_dict()
-    if "representation_size" in named:
+    if isinstance(card.model, models.VisionTransformer):
         named["representation_size"] = card.model.representation_size
     return dataclasses.replace(card, model=models.build_model(named, card.num_classes))
 
@@ -198,12 +214,12 @@ def _complete(
     card: checkpoint.Card,
     path: epath.PathLike,
     labels: epath.PathLike | Sequence[str] | None,
-    preprocessing: Mapping[str, Any] | None,
+    preprocessing: Json | None,
 ) -> checkpoint.Card:
-    """The card with names, sizes and preprocessing, from what was given where it lacks them."""
+    """The card with class names and preprocessing: those given, its own, or the usual ones."""
     if card.image_size is None:
         raise ValueError(
-            f"{path} does not say at what resolution its model runs; give the resolution."
+            f"{path} does not say at which resolution its model runs; give the resolution."
         )
     names = card.class_names
     if labels is not None:
@@ -235,11 +251,12 @@ def _pair(resolution: int | Sequence[int] | None) -> Size | None:
     return height, width
 
 
-def _is_prepared(images: Any) -> bool:
-    return getattr(images, "ndim", 0) == 4 and np.issubdtype(images.dtype, np.floating)
+def _is_prepared(images: Images) -> bool:
+    dtype = getattr(images, "dtype", object)
+    return getattr(images, "ndim", 0) == 4 and np.issubdtype(dtype, np.floating)
 
 
-def _listed(images: Any) -> Any:
+def _as_list(images: Any) -> Sequence[RawImage]:
     """Several images as they are, one as a list of one."""
     alone = isinstance(images, str | Path | bytes | Image.Image)
     return [images] if alone or getattr(images, "ndim", 4) in (2, 3) else images

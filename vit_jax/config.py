@@ -121,8 +121,10 @@ MAY_CHANGE = {
 }
 
 # What a checkpoint's card records about its data: which set, and how to read its labels.
-DATA_SET = ("dataset", "tfds_data_dir", "tfds_manual_dir", "image_key", "label_key")
-DATA_SET += ("test_fraction", "pp.train", "pp.test", "loss")
+DATA_SET = (
+    *("dataset", "tfds_data_dir", "tfds_manual_dir", "image_key", "label_key"),
+    *("test_fraction", "pp.train", "pp.test", "loss"),
+)
 
 
 def default_config() -> ml_collections.ConfigDict:

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def explain(classifier: Classifier, path: Path, class_index: int | None) -> Exhibit:
     """Explains an image file, by default for its likeliest class."""
-    data, preprocessing = path.read_bytes(), classifier.card.preprocessing
+    data, preprocessing = path.read_bytes(), classifier.preprocessing
     image, names, probabilities = classifier.transform(data), classifier.class_names, []
     if names:
         rows = classifier.predict(image[None]).reshape(-1, len(names))

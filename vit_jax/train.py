@@ -25,8 +25,10 @@ import ml_collections
 from etils import epath
 
 from vit_jax import data
+from vit_jax.aliases import Params
 from vit_jax.cli import compilation_cache, recipe
 from vit_jax.cli.command import Command
+from vit_jax.data.pipeline import Batch
 from vit_jax.evaluation.evaluator import evaluate, make_eval_step
 from vit_jax.evaluation.scores import Scores
 from vit_jax.parallel import hosts
@@ -51,7 +53,7 @@ log = logging.getLogger("vit_jax.train")  # also when this file is __main__
 EXIT_PREEMPTED = 75
 
 
-def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Any:
+def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Params:
     """Trains as `config` says, in `workdir`, and returns the final parameters."""
     with open_run(config, workdir) as run, contextlib.ExitStack() as stack:
         config, directory = run.config, run.directory
@@ -78,11 +80,13 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
         eval_step = make_eval_step(program.model, config.loss)
         eval_step = jax.jit(eval_step, out_shardings=replicated(mesh))
 
-        def on_devices(batches: Iterator[Any]) -> data.DeviceBatches:
-            options = {"sharding": batch_sharding(mesh), "preprocessing": preprocessing}
-            return data.prefetch_to_device(batches, config.prefetch, **options)
+        def on_devices(batches: Iterator[Batch]) -> data.DeviceBatches:
+            sharding = batch_sharding(mesh)
+            return data.prefetch_to_device(
+                batches, config.prefetch, sharding=sharding, preprocessing=preprocessing
+            )
 
-        def evaluated(params: Any) -> Scores:
+        def evaluated(params: Params) -> Scores:
             return evaluate(eval_step, params, on_devices(iter(data.eval_batches(config, test))))
 
         keep, best = config.keep_checkpoints, config.best_metric

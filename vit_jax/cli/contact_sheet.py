@@ -70,7 +70,7 @@ def draw(rows: Sequence[Sequence[Cell]], headings: Mapping[int, str] | None = No
     return sheet
 
 
-def save(sheet: Image.Image, path: str | os.PathLike) -> None:
+def save(sheet: Image.Image, path: str | os.PathLike[str]) -> None:
     """Writes the format that the name ends in, else PNG; the whole file or none."""
     with replacing(path) as partial:
         sheet.save(partial, None if Path(path).suffix else "PNG")

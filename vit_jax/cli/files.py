@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def check_writable(path: str | os.PathLike | None) -> None:
+def check_writable(path: str | os.PathLike[str] | None) -> None:
     """Raises if a file of this name could not be written."""
     if path is None:
         return

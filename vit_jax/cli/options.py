@@ -7,9 +7,16 @@ from typing import NoReturn
 class Parser(argparse.ArgumentParser):
     """Shows docstrings as they are written, and raises where argparse would print and exit."""
 
-    def __init__(self, **options):
-        formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(**options, formatter_class=formatter, allow_abbrev=False)
+    def __init__(
+        self, prog: str | None = None, description: str | None = None, add_help: bool = True
+    ):
+        super().__init__(
+            prog,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=add_help,
+            allow_abbrev=False,
+        )
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}. See --help.")

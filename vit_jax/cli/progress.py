@@ -11,6 +11,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -35,9 +36,11 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
     Call the result with the file's name, the bytes so far, and the bytes in all where known.
     """
     with _bars(DownloadColumn(), TransferSpeedColumn()) as bars:
-        tasks, tenths = {}, {}
+        tasks: dict[str, TaskID] = {}
+        tenths: dict[str, int] = {}
 
         def update(name: str, have: int, total: int | None) -> None:
+            assert bars is not None
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=total)
             bars.update(tasks[name], completed=have, total=total)

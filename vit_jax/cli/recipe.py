@@ -17,9 +17,8 @@ from ml_collections import config_flags
 from vit_jax.cli.options import Parser
 
 _PACKAGE = Path(__file__).parents[1]
-RECIPES = _PACKAGE / "configs"  # where an installed package has them
-if not RECIPES.is_dir():
-    RECIPES = _PACKAGE.parent / "configs"  # in a clone
+_INSTALLED, _CLONE = _PACKAGE / "configs", _PACKAGE.parent / "configs"
+RECIPES = _INSTALLED if _INSTALLED.is_dir() else _CLONE
 
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]+)(=.*)?", re.DOTALL)
 

@@ -19,7 +19,7 @@ def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, num_classes: i
 
 
 def draw_confusion(
-    matrix: np.ndarray, class_names: Sequence[str], path: str | os.PathLike, title: str
+    matrix: np.ndarray, class_names: Sequence[str], path: str | os.PathLike[str], title: str
 ) -> None:
     """A PNG; the shade is the share of a row, so that rare classes show as well as common ones."""
     num_classes = len(matrix)

@@ -18,7 +18,9 @@ def check_installed() -> None:
         raise ValueError(f"--onnx needs {' and '.join(missing)}: pip install 'vit_jax[onnx]'.")
 
 
-def write(function: Callable[[Array], Array], shape: tuple[int, ...], path: os.PathLike) -> None:
+def write(
+    function: Callable[[Array], Array], shape: tuple[int, ...], path: os.PathLike[str]
+) -> None:
     """The function of float32 images `b …shape`, any b, as a file.
 
     Raises ValueError if onnxruntime does not compute the same scores from it.
@@ -41,7 +43,7 @@ def write(function: Callable[[Array], Array], shape: tuple[int, ...], path: os.P
 
 
 def _difference(
-    function: Callable[[Array], Array], shape: tuple[int, ...], path: os.PathLike, batch: int
+    function: Callable[[Array], Array], shape: tuple[int, ...], path: os.PathLike[str], batch: int
 ) -> float:
     """The largest difference in a score, on a batch of noise."""
     import onnxruntime  # pyright: ignore[reportMissingImports]

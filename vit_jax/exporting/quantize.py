@@ -3,8 +3,8 @@
 Each kind is a pair of functions: from parameters to what is stored, and back inside the program.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import flax.traverse_util
 import jax
@@ -12,17 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from vit_jax.aliases import Params
+from vit_jax.models.kinds import flatten
+
 _LEVELS = 127  # of int8, the same on both sides of zero
 
 
-Params = Mapping[str, Any]
-Stored = dict[str, Any]  # flat name to an array, or to int8 values and their float32 scales
+Stored = Params  # or by flat name, an array or int8 values with their float32 scales
 
 
 class Weights(NamedTuple):
     dtype: str  # what the model computes in
-    store: Callable[[Params], Any]
-    restore: Callable[[Any], Params]
+    store: Callable[[Params], Stored]
+    restore: Callable[[Stored], Params]
 
 
 def _as(dtype: DTypeLike) -> Callable[[Params], Params]:
@@ -31,8 +33,7 @@ def _as(dtype: DTypeLike) -> Callable[[Params], Params]:
 
 def quantize(params: Params) -> Stored:
     """Kernels become int8; all else stays as it is."""
-    flat = flax.traverse_util.flatten_dict(params, sep="/")
-    return {name: _quantized(name, leaf) for name, leaf in flat.items()}
+    return {name: _quantized(name, leaf) for name, leaf in flatten(params).items()}
 
 
 def dequantize(stored: Stored) -> Params:
@@ -46,7 +47,9 @@ def dequantize(stored: Stored) -> Params:
     return flax.traverse_util.unflatten_dict(flat, sep="/")
 
 
-def _quantized(name: str, leaf: Any) -> Any:
+def _quantized(
+    name: str, leaf: jax.Array | np.ndarray
+) -> jax.Array | np.ndarray | tuple[np.ndarray, np.ndarray]:
     if not name.endswith("/kernel"):
         return leaf
     values = np.asarray(leaf, np.float32)

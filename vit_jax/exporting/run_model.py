@@ -10,6 +10,7 @@ probabilities = model([model.read("cat.jpg")])
 import json
 import pathlib
 import sys
+from collections.abc import Sequence
 
 import jax
 import jax.export
@@ -20,21 +21,21 @@ import numpy as np
 class Model:
     """`card` says what the model is: class_names, image_size, preprocessing."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | pathlib.Path):
         folder = pathlib.Path(folder)
         self.card = json.loads((folder / "card.json").read_text())
         exported = jax.export.deserialize(bytearray((folder / "model.jax").read_bytes()))
         self.logits = jax.jit(exported.call)  # float32 b h w c -> b k; compiles for each b
 
-    def __call__(self, images):
+    def __call__(self, images: np.ndarray | jax.Array | Sequence[np.ndarray]) -> np.ndarray:
         """Probabilities, b k, of prepared images (float) or raw ones (8-bit; may be a list)."""
-        if not hasattr(images, "dtype") or images.dtype == np.uint8:
+        if not isinstance(images, np.ndarray | jax.Array) or images.dtype == np.uint8:
             images = jnp.stack([self.prepare(image) for image in images])
         several = self.card.get("data", {}).get("loss") == "sigmoid"
         logits = self.logits(images)
         return np.asarray(jax.nn.sigmoid(logits) if several else jax.nn.softmax(logits))
 
-    def read(self, path):
+    def read(self, path: str | pathlib.Path) -> np.ndarray:
         """The pixels of an image file, 8-bit h w c, upright if the card's `exif` asks for it."""
         from PIL import Image, ImageOps
 
@@ -45,7 +46,7 @@ class Model:
             pixels = np.asarray(image.convert(mode))
         return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
-    def prepare(self, image):
+    def prepare(self, image: np.ndarray | jax.Array) -> jax.Array:
         """An 8-bit image h w c as the model takes it: resized, cropped, normalised."""
         about = self.card["preprocessing"]
         image = jnp.asarray(image, jnp.float32)
@@ -64,7 +65,7 @@ class Model:
         return (image - jnp.array(about["mean"])) / jnp.array(about["std"])
 
 
-def main(paths):
+def main(paths: Sequence[str]) -> None:
     model = Model(pathlib.Path(__file__).parent)
     names = model.card["class_names"]
     for path in paths:

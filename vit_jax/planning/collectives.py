@@ -56,5 +56,6 @@ def _results(text: str, *, asynchronous: bool) -> list[tuple[tuple[int, ...], in
 
 
 def _bytes(kind: str, shape: tuple[int, ...]) -> int:
-    item = _ITEM_BYTES.get(kind) or max(1, int(re.search(r"\d+", kind)[0]) // 8)
+    bits = re.search(r"\d+", kind)
+    item = _ITEM_BYTES.get(kind) or max(1, int(bits[0]) // 8 if bits else 1)
     return item * math.prod(shape)

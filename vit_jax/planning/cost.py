@@ -1,6 +1,7 @@
 """The arithmetic of a model: multiply-adds, counted in its traced program (jaxpr)."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -37,26 +38,30 @@ def count_macs(jaxpr: core.Jaxpr) -> int:
 
 
 def _dot(equation: core.JaxprEqn) -> int:
-    left = equation.invars[0].aval.shape
+    left, result = _shape(equation.invars[0]), _shape(equation.outvars[0])
     contracted = equation.params["dimension_numbers"][0][0]
-    return math.prod(equation.outvars[0].aval.shape) * math.prod(left[i] for i in contracted)
+    return math.prod(result) * math.prod(left[i] for i in contracted)
 
 
 def _conv(equation: core.JaxprEqn) -> int:
-    kernel = equation.invars[1].aval.shape
+    kernel, result = _shape(equation.invars[1]), _shape(equation.outvars[0])
     outputs = equation.params["dimension_numbers"].rhs_spec[0]
-    return math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[outputs]
+    return math.prod(result) * math.prod(kernel) // kernel[outputs]
+
+
+def _shape(operand: Any) -> tuple[int, ...]:
+    return operand.aval.shape
 
 
 _MACS = {"dot_general": _dot, "conv_general_dilated": _conv}
 
 
-def _inner(params: dict[str, Any]) -> list[core.Jaxpr]:
+def _inner(params: Mapping[str, object]) -> list[core.Jaxpr]:
     """The programs inside an operation: the body of a scan, a jit, a remat, …"""
-    values = [v for value in params.values() for v in (value if _is_list(value) else [value])]
+    values = [
+        inner
+        for value in params.values()
+        for inner in (value if isinstance(value, list | tuple) else [value])
+    ]
     closed = [v.jaxpr for v in values if isinstance(v, core.ClosedJaxpr)]
     return closed + [v for v in values if isinstance(v, core.Jaxpr)]
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)

@@ -2,17 +2,24 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
 from jax.sharding import Mesh
 
-from vit_jax.parallel.mesh import bytes_per_device, make_mesh, num_batch_shards, strategy_name
+from vit_jax.models import Model
+from vit_jax.parallel.mesh import (
+    Device,
+    bytes_per_device,
+    make_mesh,
+    num_batch_shards,
+    strategy_name,
+)
 from vit_jax.training.program import Program
+
+Change = Mapping[str, str | int]  # options of the recipe
 
 # What the estimate leaves out: the compiler's copies, buffers of collectives, fragmentation.
 _ROOM = 0.9
@@ -39,21 +46,23 @@ def footprint(program: Program, mesh: Mesh) -> Footprint:
     state, config = program.abstract_state, program.config
     parameters = bytes_per_device(mesh, state.params)
     examples = config.batch // (num_batch_shards(mesh) * config.accum_steps)
+    # linen gives modules a hash, which pyright cannot see
+    per_example = activation_bytes(program.model, program.image_shape)  # pyright: ignore[reportArgumentType]
     return Footprint(
         parameters=parameters,
         gradients=parameters * (2 if config.accum_steps > 1 else 1),  # of one part, and their sum
         optimizer=bytes_per_device(mesh, state.opt_state),
         averages=bytes_per_device(mesh, state.ema),
-        activations=max(1, examples) * activation_bytes(program.model, program.image_shape),
+        activations=max(1, examples) * per_example,
     )
 
 
 @functools.cache
-def activation_bytes(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
+def activation_bytes(model: Model, image_shape: tuple[int, int, int]) -> int:
     """What is kept of one example for the backward pass, from the shapes of the traced gradient."""
     rngs = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
 
-    def backward(images):
+    def backward(images: jax.Array) -> object:
         params = model.init(rngs, images)["params"]
         apply = functools.partial(model.apply, images=images, train=True, rngs=rngs)
         return jax.vjp(lambda params: apply({"params": params}), params)[1]
@@ -115,7 +124,7 @@ def check_memory(program: Program, mesh: Mesh, limit: int | None) -> None:
     )
 
 
-def alternatives(program: Program, mesh: Mesh) -> Iterator[tuple[dict[str, Any], Program, Mesh]]:
+def alternatives(program: Program, mesh: Mesh) -> Iterator[tuple[Change, Program, Mesh]]:
     """The same recipe with less memory per device, cheapest in time first: the state spread over
     the devices, then more parts, then activations computed twice, then both.
     """
@@ -129,22 +138,22 @@ def alternatives(program: Program, mesh: Mesh) -> Iterator[tuple[dict[str, Any],
         if whole % n == 0 and (whole // n).bit_count() == 1
     ]
     remat = {"model.remat": "full"} if config.model.get("remat", "full") != "full" else {}
-    changes = [spread, *({**spread, **p} for p in parts), {**spread, **remat}]
+    changes: list[Change] = [spread, *({**spread, **p} for p in parts), {**spread, **remat}]
     changes += [{**spread, **remat, **p} for p in parts] if remat else []
     for change in filter(None, changes):
         changed = config.copy_and_resolve_references()
         with changed.unlocked():
             changed.update_from_flattened_dict(change)
         new = dataclasses.replace(program, config=changed)
-        chosen = change.get("parallel.strategy", strategy)
+        chosen = "fsdp" if spread else strategy
         yield change, new, make_mesh(chosen, config.parallel.tensor, new.abstract_state, devices)
 
 
-def as_flags(change: dict[str, Any]) -> str:
+def as_flags(change: Change) -> str:
     return " ".join(f"--config.{name}={value}" for name, value in change.items())
 
 
-def memory_limit(device: jax.Device) -> int | None:
+def memory_limit(device: Device) -> int | None:
     """The bytes that a program may use on a device, or None if the device does not report it."""
     stats = device.memory_stats() or {}
     return stats.get("bytes_limit")

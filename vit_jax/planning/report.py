@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax.models import num_layers
-from vit_jax.parallel.mesh import describe_mesh, make_mesh, num_batch_shards
+from vit_jax.parallel.mesh import Device, describe_mesh, make_mesh, num_batch_shards
 from vit_jax.planning import cost
 from vit_jax.planning.footprint import alternatives, as_flags, check_batch, footprint
 from vit_jax.planning.topology import CHIPS, Compiled, compile_step, find_chip, find_devices
@@ -79,7 +79,7 @@ def what_would_fit(
         yield f"--topology={topology} --config.parallel.strategy=fsdp", program, larger
 
 
-def _mesh(program: Program, devices: Sequence[jax.Device], strategy: str | None = None) -> Mesh:
+def _mesh(program: Program, devices: Sequence[Device], strategy: str | None = None) -> Mesh:
     options = program.config.parallel
     return make_mesh(strategy or options.strategy, options.tensor, program.abstract_state, devices)
 

@@ -15,7 +15,7 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from vit_jax.parallel.mesh import batch_sharding, replicated, state_shardings
+from vit_jax.parallel.mesh import Device, batch_sharding, replicated, state_shardings
 from vit_jax.planning.collectives import find_collectives, summary
 from vit_jax.training.program import Program
 
@@ -63,8 +63,8 @@ def compile_step(program: Program, mesh: Mesh) -> Compiled:
     """
     wall, cpu = time.monotonic(), time.process_time()
 
-    def spent() -> dict[str, float]:
-        return {"seconds": time.monotonic() - wall, "cpu_seconds": time.process_time() - cpu}
+    def spent() -> tuple[float, float]:
+        return time.monotonic() - wall, time.process_time() - cpu
 
     shardings = state_shardings(mesh, program.abstract_state)
     train_step = jax.jit(
@@ -80,17 +80,19 @@ def compile_step(program: Program, mesh: Mesh) -> Compiled:
     except jax.errors.JaxRuntimeError as e:
         if "RESOURCE_EXHAUSTED" not in str(e):
             raise
-        return Compiled(fits=False, bytes=_wanted(str(e)), **spent())
-    took = spent()
-    memory = compiled.memory_analysis()
+        return Compiled(False, _wanted(str(e)), *spent())
+    seconds, cpu_seconds = spent()
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    assert memory is not None and text is not None
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return Compiled(
         fits=True,
         bytes=memory.argument_size_in_bytes + results + memory.temp_size_in_bytes,
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
         arguments=memory.argument_size_in_bytes,
         temporary=memory.temp_size_in_bytes,
-        collectives=summary(find_collectives(compiled.as_text())),
-        **took,
+        collectives=summary(find_collectives(text)),
     )
 
 
@@ -104,7 +106,7 @@ def find_chip(topology: str) -> Chip:
     return CHIPS[generation]
 
 
-def find_devices(topology: str, num_slices: int = 1) -> Sequence[jax.Device]:
+def find_devices(topology: str, num_slices: int = 1) -> Sequence[Device]:
     """Stand-ins for the chips of `num_slices` slices of a shape such as v5e:16x16."""
     find_chip(topology)
     for name, value in _ENVIRONMENT.items():

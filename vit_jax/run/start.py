@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from vit_jax.parallel.mesh import describe_mesh, with_shardings
 from vit_jax.planning.cost import macs_per_image
 from vit_jax.run.checkpoints import RunCheckpoints
 from vit_jax.run.report import logging_to
-from vit_jax.run.stopping import stop_on_signals
+from vit_jax.run.stopping import StopRequest, stop_on_signals
 from vit_jax.run.workdir import Workdir, has_checkpoint, open_workdir, stored_config
 from vit_jax.training.program import Program
 from vit_jax.training.state import TrainState
@@ -27,17 +27,19 @@ from vit_jax.training.state import TrainState
 log = logging.getLogger("vit_jax.train")
 
 # Fields that the weights decide, whatever the recipe says: the options of a block, and two more.
-_OF_THE_WEIGHTS = [f.name for f in dataclasses.fields(BlockFields) if f.name not in HOW_COMPUTED]
-_OF_THE_WEIGHTS += ["patch_norm", "fc_norm"]
+_OF_THE_WEIGHTS = [
+    *(f.name for f in dataclasses.fields(BlockFields) if f.name not in HOW_COMPUTED),
+    *("patch_norm", "fc_norm"),
+]
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
     config: ml_collections.ConfigDict  # with the fields that the weights decide
     directory: Workdir
-    stop: Any  # `stop.at(step)` says whether to stop after that step
+    stop: hosts.AgreedStop | StopRequest  # `stop.at(step)` says whether to stop after that step
     pretrained: checkpoint.Checkpoint | None  # open until `close_weights`
-    close_weights: Any
+    close_weights: Callable[[], None]
 
 
 @contextlib.contextmanager

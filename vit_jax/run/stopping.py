@@ -63,7 +63,7 @@ class LossWatch:
     def add(self, step: int, metrics: Mapping[str, Array]) -> None:
         self._pending.append((step, metrics))
 
-    def check(self, latest_checkpoint: int | None) -> dict[str, float] | None:
+    def check(self, latest_checkpoint: int | None) -> dict[str, float]:
         """The newest metrics; raises at the first step whose loss or gradient is not finite."""
         pending, self._pending = self._pending, []
         for step, metrics in jax.device_get(pending):
@@ -71,7 +71,7 @@ class LossWatch:
             if not all(map(math.isfinite, metrics.values())):
                 raise ValueError(self._message(step, metrics, latest_checkpoint))
             self.last_finite = (step, metrics)
-        return self.last_finite[1] if self.last_finite else None
+        return self.last_finite[1] if self.last_finite else {}
 
     def _message(
         self, step: int, metrics: Mapping[str, float], latest_checkpoint: int | None
