@@ -37,7 +37,7 @@ def apply(name: str, image: np.ndarray, rng: np.random.Generator, magnitude: flo
         return _array(_warp(_picture(image), _GEOMETRY[name](signed, *image.shape[:2])))
     if name == "Rotate":
         degrees = 30 * level * (1 if rng.random() < 0.5 else -1)
-        return _array(_picture(image).rotate(degrees, fillcolor=_fill(image)))
+        return _array(_picture(image).rotate(degrees, fillcolor=(_GRAY,) * image.shape[2]))
     if name == "SolarizeAdd":
         added = np.minimum(image.astype(np.int16) + int(110 * level), 255).astype(np.uint8)
         return np.where(image < 128, added, image)
@@ -116,10 +116,6 @@ _GEOMETRY = {
     "TranslateY": lambda level, height, width: (1, 0, 0, 0, 1, _shift(level, height)),
 }
 OPERATIONS = (*_PICTURE_OPERATIONS, *_GEOMETRY, "Rotate", "SolarizeAdd", "Cutout")
-
-
-def _fill(image: np.ndarray) -> int | tuple[int, ...]:
-    return _GRAY if image.shape[2] == 1 else (_GRAY,) * 3
 
 
 def _picture(image: np.ndarray) -> Image.Image:

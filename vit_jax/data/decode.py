@@ -18,6 +18,7 @@ Box = tuple[int, int, int, int]  # y x h w
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 65_535  # the largest a JPEG can say
 
+_JPEG = b"\xff\xd8\xff"  # how such a file begins
 _ORIENTATION_TAG = 0x0112
 _UPRIGHT = {
     1: lambda image: image,
@@ -51,7 +52,7 @@ def decode(
     if not image:
         raise ValueError("the file is empty")
     try:
-        if image[:3] == b"\xff\xd8\xff":
+        if image.startswith(_JPEG):
             return _decode_jpeg(image, channels, exif, max_pixels)
         return _decode_with_pillow(image, channels, exif, max_pixels)
     except UnidentifiedImageError as error:
@@ -89,7 +90,7 @@ def image_size(image: bytes | np.ndarray) -> tuple[int, int]:
     """Height and width, from the header alone, before any EXIF turn."""
     if isinstance(image, np.ndarray):
         return image.shape[0], image.shape[1]
-    if image[:3] == b"\xff\xd8\xff":
+    if image.startswith(_JPEG):
         with contextlib.suppress(ValueError):
             height, width, *_ = simplejpeg.decode_jpeg_header(image)
             return int(height), int(width)
@@ -102,7 +103,7 @@ def image_size(image: bytes | np.ndarray) -> tuple[int, int]:
 
 def _ends_as_jpeg(data: bytes) -> bool:
     """Whether a JPEG is complete to its last byte; then no warning can mean lost pixels."""
-    return data[:3] == b"\xff\xd8\xff" and data[-2:] == b"\xff\xd9"
+    return data.startswith(_JPEG) and data.endswith(b"\xff\xd9")
 
 
 def _keep_rows(data: bytes, rows: int) -> bytes:
@@ -123,15 +124,12 @@ def _keep_rows(data: bytes, rows: int) -> bytes:
             block = 8 * max((one & 15 for one in sampling), default=1)
         elif marker == 0xDA:  # pixels follow
             kept = -(-(rows + 2) // block) * block
-            if not frame or data[at + 4] != parts or kept >= _two_bytes(data, frame + 5):
+            height = int.from_bytes(data[frame + 5 : frame + 7], "big")
+            if not frame or data[at + 4] != parts or kept >= height:
                 return data
             return data[: frame + 5] + kept.to_bytes(2, "big") + data[frame + 7 :]
-        at += 2 + _two_bytes(data, at + 2)
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     return data
-
-
-def _two_bytes(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at : at + 2], "big")
 
 
 def _decode_jpeg(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.ndarray:
@@ -167,22 +165,20 @@ def _decode_with_pillow(data: bytes, channels: int, exif: bool, max_pixels: int)
     with Image.open(io.BytesIO(data)) as opened:
         _refuse_absurd_size(opened.height, opened.width, max_pixels)
         opened.load()
-        target = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
-        image = np.asarray(_eight_bit(opened, keep_alpha=channels == 4).convert(target))
-        if image.ndim == 2:
-            image = image[:, :, None]
+        image = _eight_bit(opened, channels)
         return _turn_upright(image, opened) if exif else image
 
 
-def _eight_bit(image: Image.Image, keep_alpha: bool) -> Image.Image:
-    """As 8 bits a channel, with any transparency laid over white."""
-    if image.mode.startswith("I"):  # 16-bit gray
-        return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
-    transparent = image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
-    if not transparent or keep_alpha:
-        return image
-    image = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+def _eight_bit(picture: Image.Image, channels: int) -> np.ndarray:
+    """As 8 bits a channel, with transparency laid over white unless it is asked for."""
+    alpha = picture.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in picture.info
+    if picture.mode.startswith("I"):  # 16-bit gray
+        picture = Image.fromarray((np.asarray(picture).astype(np.uint32) >> 8).astype(np.uint8))
+    elif alpha and channels != 4:
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    image = np.asarray(picture.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels]))
+    return image[:, :, None] if channels == 1 else image
 
 
 def _turn_upright(image: np.ndarray, opened: Image.Image) -> np.ndarray:
@@ -203,9 +199,7 @@ def _from_array(image: np.ndarray, channels: int) -> np.ndarray:
         return image
     if image.shape[2] not in (1, 3, 4) or channels not in (1, 3, 4):
         raise ValueError(f"an image with {image.shape[2]} channels cannot become one of {channels}")
-    picture = _eight_bit(Image.fromarray(image.squeeze(2) if image.shape[2] == 1 else image), False)
-    converted = np.asarray(picture.convert({1: "L", 3: "RGB", 4: "RGBA"}[channels]))
-    return converted[:, :, None] if channels == 1 else converted
+    return _eight_bit(Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image), channels)
 
 
 def _refuse_absurd_size(height: int, width: int, max_pixels: int) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterable, Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
 from vit_jax.preprocessing import Preprocessing
 
@@ -30,23 +29,28 @@ def prefetch_to_device(
     images are normalised after the copy. `close()` ends the thread and closes what it reads from.
     """
     source = iter(batches)
-    ready: queue.Queue[Batch | Exception | None] = queue.Queue()
-    free = threading.Semaphore(max(1, size))
+    ready: queue.Queue[Batch | Exception | None] = queue.Queue(max(1, size))
     closing = threading.Event()
 
-    def hand_over(item: Batch | Exception | None) -> None:
-        free.acquire()
-        ready.put(item)
+    def move(batch: Mapping[str, np.ndarray]) -> Batch:
+        if sharding is None:
+            moved = jax.device_put(dict(batch))
+        else:
+            place = functools.partial(jax.make_array_from_process_local_data, sharding)
+            moved = {name: place(array) for name, array in batch.items()}
+        if preprocessing is not None and moved["image"].dtype == jnp.uint8:
+            moved["image"] = normalize(moved["image"], preprocessing.mean, preprocessing.std)
+        return moved
 
     def read_ahead() -> None:
         try:
             for batch in source:
-                hand_over(_move(batch, sharding, preprocessing))
+                ready.put(move(batch))
                 if closing.is_set():
                     return
-            hand_over(None)
+            ready.put(None)
         except Exception as error:
-            hand_over(error)
+            ready.put(error)
 
     thread = threading.Thread(target=read_ahead, daemon=True)
     thread.start()
@@ -54,42 +58,20 @@ def prefetch_to_device(
         while (item := ready.get()) is not None:
             if isinstance(item, Exception):
                 raise item
-            free.release()
             yield item
     finally:
         closing.set()
-        free.release()  # wakes a thread that waits to hand over
         if not sys.is_finalizing():  # by then Python has ended the thread, and to join it hangs
+            while not ready.empty():  # wakes the thread if it waits to put one more
+                ready.get_nowait()
             thread.join()
             if close := getattr(source, "close", None):
                 close()
 
 
-@functools.partial(jax.jit, static_argnames=("mean", "std", "dtype"))
-def normalize(
-    images: jax.Array,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    dtype: DTypeLike = jnp.float32,
-) -> jax.Array:
-    """8-bit images, `… c`, to `(value / 255 - mean) / std`, on the device."""
+@functools.partial(jax.jit, static_argnames=("mean", "std"))
+def normalize(images: jax.Array, mean: tuple[float, ...], std: tuple[float, ...]) -> jax.Array:
+    """8-bit images, `… c`, to float32 `(value / 255 - mean) / std`, on the device."""
     scale = 1 / (255 * np.asarray(std))
     shift = -np.asarray(mean) / np.asarray(std)
-    return (images * scale.astype(np.float32) + shift.astype(np.float32)).astype(dtype)
-
-
-def _move(
-    batch: Mapping[str, np.ndarray],
-    sharding: jax.sharding.Sharding | None,
-    preprocessing: Preprocessing | None,
-) -> Batch:
-    if sharding is None:
-        moved = {name: jax.device_put(array) for name, array in batch.items()}
-    else:
-        moved = {
-            name: jax.make_array_from_process_local_data(sharding, array)
-            for name, array in batch.items()
-        }
-    if preprocessing is not None and moved["image"].dtype == jnp.uint8:
-        moved["image"] = normalize(moved["image"], preprocessing.mean, preprocessing.std)
-    return moved
+    return images * scale.astype(np.float32) + shift.astype(np.float32)

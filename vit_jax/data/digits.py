@@ -7,22 +7,15 @@ from typing import Any
 import ml_collections
 import numpy as np
 
-from vit_jax.data.sources import Example, class_ids
+from vit_jax.data.sources import Example, Source, class_ids
 from vit_jax.data.splits import hold_out, select
 
 _NAMES = tuple("0123456789")
 
 
 @dataclasses.dataclass(frozen=True)
-class DigitsSource:
-    split: str
-    class_names: tuple[str, ...]
-    rows: tuple[int, ...]  # into scikit-learn's order
-    name: str = "digits"
-    multi_label: bool = False
-
-    def __len__(self) -> int:
-        return len(self.rows)
+class DigitsSource(Source):
+    """Its rows are indices into scikit-learn's order."""
 
     def __getitem__(self, index: int) -> Example:
         images, labels = _load()
@@ -34,19 +27,17 @@ class DigitsSource:
         return f"digits[{self.rows[index]}]"
 
 
-def open_digits(
+def open_split(
     config: ml_collections.ConfigDict, split: str, class_names: tuple[str, ...] | None
 ) -> DigitsSource:
     class_ids(_NAMES, class_names, "digits")  # raises if `class_names` lacks a digit
-    rows = select(split, digit_splits(config), "digits")
-    return DigitsSource(split, class_names or _NAMES, tuple(rows))
+    rows = select(split, list_splits(config), "digits")
+    return DigitsSource("digits", split, class_names or _NAMES, False, rows)
 
 
-def digit_splits(config: ml_collections.ConfigDict) -> dict[str, list[int]]:
+def list_splits(config: ml_collections.ConfigDict) -> dict[str, list[int]]:
     _, labels = _load()
-    return hold_out(
-        range(len(labels)), config.test_fraction, key=str, stratum=lambda row: labels[row]
-    )
+    return hold_out(range(len(labels)), config.test_fraction, key=str, stratum=labels.__getitem__)
 
 
 @functools.cache

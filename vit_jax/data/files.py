@@ -61,9 +61,8 @@ def read_batches(
     """
     cv2.setNumThreads(1)  # the pool's threads are enough
     paths = iter(paths)
-    threads = min(16, os.cpu_count() or 1)
-    waiting: collections.deque[list[tuple[str, Future]]] = collections.deque()
-    with ThreadPoolExecutor(threads) as pool:
+    waiting: collections.deque[list[tuple[str, Future[np.ndarray]]]] = collections.deque()
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         while True:
             while len(waiting) <= _BATCHES_AHEAD:
                 if not (chunk := list(itertools.islice(paths, batch_size))):
@@ -79,7 +78,7 @@ def _read(path: str, transform: Callable[..., np.ndarray]) -> np.ndarray:
 
 
 def _gather(
-    futures: Sequence[tuple[str, Future]], shape: Sequence[int], batch_size: int
+    futures: Sequence[tuple[str, Future[np.ndarray]]], shape: Sequence[int], batch_size: int
 ) -> FileBatch:
     batch = FileBatch(np.zeros((batch_size, *shape), np.float32), [], {})
     for path, future in futures:

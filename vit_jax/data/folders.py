@@ -5,6 +5,7 @@ Only directories and the table are opened here. What format an image has is seen
 
 import csv
 import dataclasses
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import ml_collections
 
-from vit_jax.data.sources import Example, class_ids
+from vit_jax.data.sources import Example, Source, class_ids
 from vit_jax.data.splits import base_names, hold_out, in_hash_order, select
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
@@ -26,47 +27,40 @@ class Entry(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class FileSource:
-    name: str
-    split: str
-    class_names: tuple[str, ...]
-    multi_label: bool
-    root: Path
-    paths: tuple[str, ...]
-    labels: tuple[tuple[int, ...], ...]
+class FileSource(Source):
+    """Its rows are entries."""
 
-    def __len__(self) -> int:
-        return len(self.paths)
+    root: Path
+    ids: Mapping[str, int]  # of the classes by name
 
     def __getitem__(self, index: int) -> Example:
-        path = self.root / self.paths[index]
-        labels = self.labels[index]
-        return Example(path.read_bytes(), labels if self.multi_label else labels[0], str(path))
+        path = self.path(index)
+        labels = tuple(self.ids[name] for name in self.rows[index].labels)
+        return Example(Path(path).read_bytes(), labels if self.multi_label else labels[0], path)
 
     def path(self, index: int) -> str:
-        return str(self.root / self.paths[index])
+        return str(self.root / self.rows[index].path)
 
 
-def open_files(
+def open_split(
     config: ml_collections.ConfigDict, split: str, class_names: tuple[str, ...] | None
 ) -> FileSource:
     """A split of a folder or table; without `class_names` they come from the training split."""
     root = Path(config.dataset).expanduser()
     splits = list_splits(config)
-    if class_names is None:
-        class_names = _class_names(_training_entries(config, splits))
+    if class_names is None:  # from all that training draws from: `train[:1%]` still has every class
+        training = select("+".join(base_names(config.pp.train)), splits, config.dataset)
+        class_names = _class_names(training)
     entries = select(split, splits, config.dataset)
     present = sorted({label for entry in entries for label in entry.labels})
-    ids = class_ids(present, class_names, f"split '{split}' of {config.dataset}")
-    multi_label = any(len(e.labels) != 1 for members in splits.values() for e in members)
     return FileSource(
         name=config.dataset,
         split=split,
         class_names=class_names,
-        multi_label=multi_label,
+        multi_label=any(len(e.labels) != 1 for members in splits.values() for e in members),
+        rows=entries,
         root=root.parent if root.is_file() else root,
-        paths=tuple(entry.path for entry in entries),
-        labels=tuple(tuple(ids[label] for label in entry.labels) for entry in entries),
+        ids=class_ids(present, class_names, f"split '{split}' of {config.dataset}"),
     )
 
 
@@ -77,25 +71,12 @@ def list_splits(config: ml_collections.ConfigDict) -> dict[str, list[Entry]]:
         splits = _read_table(root)
     else:
         splits = _list_folder(root, base_names(config.pp.train))
-    if set(splits) == {""}:  # no splits of its own
-        multi_label = any(len(entry.labels) != 1 for entry in splits[""])
-        return hold_out(
-            splits[""],
-            config.test_fraction,
-            key=lambda entry: entry.path,
-            stratum=lambda entry: None if multi_label else entry.labels,
-        )
-    return {
-        name: in_hash_order(entries, key=lambda entry: entry.path)
-        for name, entries in splits.items()
-    }
-
-
-def _training_entries(
-    config: ml_collections.ConfigDict, splits: Mapping[str, Sequence[Entry]]
-) -> list[Entry]:
-    """All of the splits that training draws from: `train[:1%]` still has every class."""
-    return select("+".join(base_names(config.pp.train)), splits, config.dataset)
+    by_path = operator.attrgetter("path")
+    if set(splits) != {""}:
+        return {name: in_hash_order(entries, by_path) for name, entries in splits.items()}
+    multi_label = any(len(entry.labels) != 1 for entry in splits[""])  # and no splits of its own
+    classes = (lambda _: None) if multi_label else operator.attrgetter("labels")
+    return hold_out(splits[""], config.test_fraction, key=by_path, stratum=classes)
 
 
 def _class_names(entries: Sequence[Entry]) -> tuple[str, ...]:
@@ -113,10 +94,10 @@ def _list_folder(root: Path, training: Sequence[str]) -> dict[str, list[Entry]]:
     else:
         tops = {"": root}
     splits = {
-        name: _list_classes(root, top, all_needed=name in ("", *training))
+        name: entries
         for name, top in tops.items()
+        if (entries := _list_classes(root, top, all_needed=name in ("", *training)))
     }
-    splits = {name: entries for name, entries in splits.items() if entries}
     classes = {entry.labels[0].lower() for entries in splits.values() for entry in entries}
     if classes <= _SPLIT_NAMES:  # images right below train: no classes at all
         raise ValueError(
@@ -128,17 +109,15 @@ def _list_folder(root: Path, training: Sequence[str]) -> dict[str, list[Entry]]:
 
 def _holds_splits(folder: Path) -> bool:
     """Whether `train` is a split (holds class folders), or a class with images of trains."""
-    if not folder.is_dir():
-        return False
-    children = list(folder.iterdir())
+    children = list(folder.iterdir()) if folder.is_dir() else []
     return any(c.is_dir() for c in children) and not any(_is_image(c.name) for c in children)
 
 
 def _list_classes(root: Path, top: Path, all_needed: bool) -> list[Entry]:
     entries, empty = [], []
     for folder in _visible_folders(top):
-        images = [str(p.relative_to(root)) for p in images_below(folder)]
-        entries += [Entry(path, (folder.name,)) for path in sorted(images)]
+        images = sorted(str(path.relative_to(root)) for path in images_below(folder))
+        entries += [Entry(path, (folder.name,)) for path in images]
         if not images:
             empty.append(folder.name)
     if entries and empty and all_needed:
@@ -181,8 +160,7 @@ def _read_table(path: Path) -> dict[str, list[Entry]]:
         columns = [cell.strip().lower() for cell in numbered.pop(0)[1]]
     if "label" not in columns:
         raise ValueError(f"{path} has columns {', '.join(columns)}; it needs path and label")
-    short = [number for number, row in numbered if len(row) < len(columns)]
-    if short:
+    if short := [number for number, row in numbered if len(row) < len(columns)]:
         lines = ", ".join(map(str, short[:10]))
         raise ValueError(f"{path} needs {len(columns)} columns in every row; see lines {lines}")
     records = [(number, dict(zip(columns, row, strict=False))) for number, row in numbered]

@@ -14,10 +14,8 @@ from PIL import Image
 from vit_jax.data.decode import Box
 
 # How checkpoints from elsewhere resize for evaluation, and what Pillow calls it.
-_ANTIALIASED = {
-    "bilinear_antialias": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-}
+_PILLOW = Image.Resampling
+_ANTIALIASED = {"bilinear_antialias": _PILLOW.BILINEAR, "bicubic": _PILLOW.BICUBIC}
 
 
 def inception_crop(
@@ -36,17 +34,14 @@ def inception_crop(
     smallest, largest = (share * height * width for share in area)
     for _ in range(100):
         ratio = aspect[0] + rng.random() * (aspect[1] - aspect[0])
-        low = round(math.sqrt(smallest / ratio))
         high = min(round(math.sqrt(largest / ratio)), int((width + 0.5) / ratio), height)
-        low = min(low, high)
+        low = min(round(math.sqrt(smallest / ratio)), high)
         h = int(rng.integers(low, high + 1))
-        w = round(h * ratio)
-        if w * h < smallest:
+        if round(h * ratio) * h < smallest:
             h += 1
-            w = round(h * ratio)
-        if w * h > largest:
+        if round(h * ratio) * h > largest:
             h -= 1
-            w = round(h * ratio)
+        w = round(h * ratio)
         if smallest <= w * h <= largest and 0 < w <= width and 0 < h <= height:
             y = int(rng.integers(height - h)) if h < height else 0
             x = int(rng.integers(width - w)) if w < width else 0
@@ -82,29 +77,24 @@ def resize(
     For the reference's pixels give float32: 8-bit input is computed in fixed point and rounded.
     The antialiased kinds are Pillow's, and always round to 8 bits, as timm and Hugging Face do.
     """
-    height, width = size
-    if interpolation in _ANTIALIASED:
-        return _resize_with_pillow(image, size, _ANTIALIASED[interpolation])
+    channels, width_height = image.shape[2], (size[1], size[0])
+    if (resample := _ANTIALIASED.get(interpolation)) is not None:
+        planes = [image] if channels == 3 else np.moveaxis(image, -1, 0)
+        planes = [Image.fromarray(plane).resize(width_height, resample) for plane in planes]
+        return np.dstack([np.asarray(plane) for plane in planes])
     if out is None:
-        out = np.empty((height, width, image.shape[2]), image.dtype)
-    flat = out[:, :, 0] if out.shape[2] == 1 else out  # cv2 drops a single channel
-    resized = cv2.resize(image, (width, height), dst=flat, interpolation=cv2.INTER_LINEAR)
+        out = np.empty((*size, channels), image.dtype)
+    flat = out[:, :, 0] if channels == 1 else out  # cv2 drops a single channel
+    resized = cv2.resize(image, width_height, dst=flat, interpolation=cv2.INTER_LINEAR)
     assert np.may_share_memory(resized, out), "cv2 did not write into the array it was given"
     return out
 
 
-def resize_to_cover(
-    image: np.ndarray, size: tuple[int, int], interpolation: str = "bilinear"
-) -> np.ndarray:
-    """Resize, keeping the aspect ratio, until the image just covers `size`.
+def covering_size(shape: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
+    """What an image of this shape (height, width) is resized to so that it just covers `size`.
 
     For a square `size` that is "shorter side to"; the longer side rounds down, as in torchvision.
     """
-    return resize(image, covering_size(image.shape[:2], size), interpolation)
-
-
-def covering_size(shape: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
-    """What an image of this shape (height, width) is resized to so that it covers `size`."""
     height, width = shape
     if size[0] * width >= size[1] * height:
         return size[0], max(size[1], size[0] * width // height)
@@ -134,14 +124,3 @@ def _affine(
     if len(set(mean)) == len(set(std)) == 1:
         return np.float32(scale[0]), np.float32(shift[0])
     return np.tile(scale, width).astype(np.float32), np.tile(shift, width).astype(np.float32)
-
-
-def _resize_with_pillow(image: np.ndarray, size: tuple[int, int], resample: int) -> np.ndarray:
-    height, width = size
-    if image.shape[2] == 3:
-        return np.asarray(Image.fromarray(image).resize((width, height), resample))
-    planes = [
-        np.asarray(Image.fromarray(image[:, :, c]).resize((width, height), resample))
-        for c in range(image.shape[2])
-    ]
-    return np.stack(planes, axis=-1)

@@ -6,9 +6,11 @@ so neither the number of processes nor of readers changes what a step sees, or i
 """
 
 import dataclasses
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import cv2
 import grain
@@ -17,16 +19,18 @@ import ml_collections
 import numpy as np
 from absl import flags
 
-from vit_jax.data.bad_images import BadImages
-from vit_jax.data.sources import Label, Source, encode_label, open_source
+from vit_jax.data.sources import Label, Source, open_source
 from vit_jax.data.transforms import eval_transform, train_transform
 from vit_jax.data.transforms import preprocessing as configured_preprocessing
 from vit_jax.preprocessing import Preprocessing
+
+log = logging.getLogger(__name__)
 
 Batch = dict[str, np.ndarray]
 
 _STREAM_LENGTH = 2**50  # examples: more than any run takes, and grain counts no further than 2**63
 _READ_AHEAD_BYTES = 2**30  # of images that all readers together may hold, roughly
+_LISTED = 100  # of the images that cannot be read
 
 
 def train_batches(
@@ -36,27 +40,27 @@ def train_batches(
     start_step: int = 0,
     process_index: int | None = None,
     process_count: int | None = None,
-) -> "TrainBatches":
+) -> grain.DatasetIterator[Batch]:
     """Endless batches of `image` (b h w c) and `label` (b, or b k of zeros and ones).
 
     Each is this process's share of `config.batch`. A resumed run starts at the `start_step` it had
-    reached, at no cost, whatever the number of readers and processes then and now.
+    reached, at no cost, whatever the number of readers and processes then and now. `close` ends the
+    readers.
     """
     config = config.copy_and_resolve_references()  # must not change while readers use it
-    process_index, process_count = _processes(process_index, process_count)
     source = open_source(config) if source is None else source
-    size = _share(config.batch, process_count, "batch")
-    bad = BadImages(source, config.max_bad_images)
+    process, processes, size = _share("batch", config.batch, process_index, process_count)
     blank = _blank(configured_preprocessing(config), config.uint8_to_device)
-    load = LoadForTraining(source, train_transform(config), blank, config.seed, bad)
+    bad = BadImages(source, config.max_bad_images)
+    load = LoadForTraining(source, train_transform(config), blank, bad, config.seed)
     epochs = max(1, _STREAM_LENGTH // len(source))
     stream = grain.MapDataset.range(len(source)).seed(config.seed).shuffle().repeat(epochs)
     stream = stream.map_with_index(lambda position, index: (position // len(source), index))
 
-    first = start_step * config.batch + process_index * size
-    rows = grain.MapDataset.range((len(stream) - first) // process_count)
+    first = start_step * config.batch + process * size
+    rows = grain.MapDataset.range((len(stream) - first) // processes)
     mine = rows.map(lambda row: stream[first + row // size * config.batch + row % size])
-    return TrainBatches(iter(_read(config, mine, load, size)), bad)
+    return iter(_read(config, mine, load, size))
 
 
 def eval_batches(
@@ -74,39 +78,24 @@ def eval_batches(
     of steps, `len()` of the result, whatever their shares.
     """
     config = config.copy_and_resolve_references()
-    process_index, process_count = _processes(process_index, process_count)
     source = open_source(config, config.pp.test) if source is None else source
-    size = _share(config.batch_eval, process_count, "batch_eval")
-    steps = math.ceil(len(source) / config.batch_eval)
-    bad = BadImages(source, config.max_bad_images)
+    process, processes, size = _share("batch_eval", config.batch_eval, process_index, process_count)
     wanted = preprocessing or configured_preprocessing(config)
     uint8, max_pixels = config.uint8_to_device, config.pp.max_pixels
     transform = eval_transform(wanted, uint8=uint8, max_pixels=max_pixels)
+    bad = BadImages(source, config.max_bad_images)
     load = LoadForEvaluation(source, transform, _blank(wanted, uint8), bad)
-    positions = grain.MapDataset.range(process_index, steps * config.batch_eval, process_count)
-    return EvalBatches(_read(config, positions, load, size), steps, bad)
-
-
-class TrainBatches(Iterator[Batch]):
-    """Training batches without end; `close` ends the readers."""
-
-    def __init__(self, batches: grain.DatasetIterator, bad_images: BadImages):
-        self._batches, self.bad_images = batches, bad_images
-
-    def __next__(self) -> Batch:
-        return next(self._batches)
-
-    def close(self) -> None:
-        self._batches.close()
+    steps = math.ceil(len(source) / config.batch_eval)
+    positions = grain.MapDataset.range(process, steps * config.batch_eval, processes)
+    return EvalBatches(_read(config, positions, load, size), steps)
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalBatches:
     """One pass over a split each time it is iterated."""
 
-    dataset: grain.IterDataset
+    dataset: grain.IterDataset[Batch]
     steps: int
-    bad_images: BadImages
 
     def __len__(self) -> int:
         return self.steps
@@ -116,73 +105,112 @@ class EvalBatches:
 
 
 @dataclasses.dataclass(frozen=True)
-class LoadForTraining:
-    """Reads and augments examples; randomness is a function of (seed, epoch, index).
+class BadImages:
+    """Counts unreadable examples, each once however often it comes up.
 
-    Images are written straight into the batch: stacking them later would take a fifth more time.
+    `limit` is a share of the source. Reader threads share one of these; worker processes, which
+    share no memory, each have their own.
     """
 
     source: Source
-    transform: Callable[..., np.ndarray]
-    blank: np.ndarray
-    seed: int
-    bad: BadImages
+    limit: float
+    reasons: dict[int, str] = dataclasses.field(default_factory=dict)
 
-    def __call__(self, places: tuple[np.ndarray, np.ndarray]) -> Batch:
-        images = _room_for(len(places[0]), self.blank)
-        labels = [
-            self._load(int(epoch), int(index), image)
-            for epoch, index, image in zip(*places, images, strict=True)
-        ]
-        return {"image": images, "label": np.stack(labels)}
-
-    def _load(self, epoch: int, index: int, out: np.ndarray) -> np.ndarray | np.int32:
-        for offset in range(len(self.source)):
-            candidate = (index + offset) % len(self.source)
-            rng = np.random.default_rng((self.seed, epoch, index))
-            try:
-                example = self.source[candidate]
-                _fill(out, self.transform(example.image, rng, out))
-            except (ValueError, OSError) as error:
-                self.bad.report(candidate, error)  # and the next one takes its place
-                continue
-            return _label(self.source, example.label)
-        raise ValueError(f"no image of {self.source.name} could be read")
+    def report(self, index: int, error: Exception) -> None:
+        """Logs each once; raises ValueError with the list once more than `limit` are bad."""
+        source, reasons = self.source, self.reasons
+        if index not in reasons:
+            reasons[index] = str(error)
+            log.warning("unreadable image %s: %s", source.path(index), error)
+        if len(reasons) > self.limit * len(source):
+            lines = [f"  {source.path(i)}: {why}" for i, why in [*reasons.items()][:_LISTED]]
+            if len(reasons) > _LISTED:
+                lines.append(f"  and {len(reasons) - _LISTED} more")
+            raise ValueError(
+                f"{len(reasons)} of {len(source)} images of {source.name} cannot be read, more "
+                f"than config.max_bad_images={self.limit:g} allows. Repair them, or allow more:\n"
+                + "\n".join(lines)
+            )
 
 
 @dataclasses.dataclass(frozen=True)
-class LoadForEvaluation:
-    """Reads examples; positions past the last give rows of padding."""
+class Loader:
+    """Reads examples straight into a batch: stacking images later would take a fifth more time."""
 
     source: Source
     transform: Callable[..., np.ndarray]
     blank: np.ndarray
     bad: BadImages
 
-    def __call__(self, indices: np.ndarray) -> Batch:
-        images = _room_for(len(indices), self.blank)
-        loaded = [self._load(int(i), image) for i, image in zip(indices, images, strict=True)]
-        labels, mask = zip(*loaded, strict=True)
-        return {"image": images, "label": np.stack(labels), "mask": np.array(mask)}
+    def room_for(self, count: int) -> np.ndarray:
+        cv2.setNumThreads(1)  # each reader is a thread already; more of them compete for the cores
+        return np.empty((count, *self.blank.shape), self.blank.dtype)
 
-    def _load(self, index: int, out: np.ndarray) -> tuple[np.ndarray | np.int32, bool]:
-        if index < len(self.source):
-            try:
-                example = self.source[index]
-                _fill(out, self.transform(example.image, out))
-                return _label(self.source, example.label), True
-            except (ValueError, OSError) as error:
-                self.bad.report(index, error)
-        out[:] = self.blank
-        return _label(self.source, () if self.source.multi_label else 0), False
+    def read(self, index: int, out: np.ndarray, *rng: np.random.Generator) -> Label | None:
+        """The label of an example, with its image now in `out`; None if it cannot be read."""
+        try:
+            example = self.source[index]
+            image = self.transform(example.image, *rng, out)
+            if image is not out:
+                out[:] = image
+        except (ValueError, OSError) as error:
+            self.bad.report(index, error)
+            return None
+        return example.label
+
+    def encode(self, labels: Sequence[Label]) -> np.ndarray:
+        """int32 class ids `b`, or float32 zeros and ones `b k`."""
+        if not self.source.multi_label:
+            return np.array(labels, np.int32)
+        hot = np.zeros((len(labels), len(self.source.class_names)), np.float32)
+        for row, ids in enumerate(labels):
+            hot[row, ids] = 1
+        return hot
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadForTraining(Loader):
+    """Augments as well; randomness is a function of (seed, epoch, index)."""
+
+    seed: int
+
+    def __call__(self, places: tuple[np.ndarray, np.ndarray]) -> Batch:
+        images = self.room_for(len(places[0]))
+        rows = zip(*places, images, strict=True)
+        labels = [self._draw(int(epoch), int(index), image) for epoch, index, image in rows]
+        return {"image": images, "label": self.encode(labels)}
+
+    def _draw(self, epoch: int, index: int, out: np.ndarray) -> Label:
+        for offset in range(len(self.source)):  # the next one takes the place of one that is bad
+            rng = np.random.default_rng((self.seed, epoch, index))
+            label = self.read((index + offset) % len(self.source), out, rng)
+            if label is not None:
+                return label
+        raise ValueError(f"no image of {self.source.name} could be read")
+
+
+class LoadForEvaluation(Loader):
+    """Positions past the last example give rows of padding."""
+
+    def __call__(self, indices: np.ndarray) -> Batch:
+        images = self.room_for(len(indices))
+        labels = [
+            self.read(int(index), image) if index < len(self.source) else None
+            for index, image in zip(indices, images, strict=True)
+        ]
+        mask = np.array([label is not None for label in labels])
+        images[~mask] = self.blank
+        none = () if self.source.multi_label else 0
+        labels = self.encode([none if label is None else label for label in labels])
+        return {"image": images, "label": labels, "mask": mask}
 
 
 def _read(
     config: ml_collections.ConfigDict,
-    positions: grain.MapDataset,
-    load: "LoadForTraining | LoadForEvaluation",
+    positions: grain.MapDataset[Any],
+    load: LoadForTraining | LoadForEvaluation,
     size: int,
-) -> grain.IterDataset:
+) -> grain.IterDataset[Batch]:
     """Batches of `size`; each reader makes a whole one, or an equal part where memory is short."""
     threads = config.reader_threads or min(16, os.cpu_count() or 1)
     most = _READ_AHEAD_BYTES // (threads * max(1, config.reader_workers) * load.blank.nbytes)
@@ -204,36 +232,18 @@ def _join(parts: Sequence[Batch]) -> Batch:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _room_for(count: int, blank: np.ndarray) -> np.ndarray:
-    cv2.setNumThreads(1)  # each reader is a thread already; more of them compete with each other
-    return np.empty((count, *blank.shape), blank.dtype)
-
-
-def _fill(out: np.ndarray, image: np.ndarray) -> None:
-    if image is not out:
-        out[:] = image
-
-
-def _label(source: Source, label: Label) -> np.ndarray | np.int32:
-    return encode_label(label, len(source.class_names))
-
-
 def _blank(preprocessing: Preprocessing, uint8: bool) -> np.ndarray:
     shape = (*preprocessing.crop, preprocessing.channels)
     return np.zeros(shape, np.uint8 if uint8 else np.float32)
 
 
-def _processes(index: int | None, count: int | None) -> tuple[int, int]:
+def _share(option: str, batch: int, index: int | None, count: int | None) -> tuple[int, int, int]:
+    """Which process this is, out of how many, and its share of a batch."""
     count = jax.process_count() if count is None else count
     index = jax.process_index() if index is None else index
-    assert 0 <= index < count, (index, count)
-    return index, count
-
-
-def _share(batch: int, process_count: int, option: str) -> int:
-    if batch < 1 or batch % process_count:
+    if batch < 1 or batch % count:
         raise ValueError(
-            f"config.{option}={batch} does not divide among {process_count} processes; "
-            f"{max(1, batch // process_count) * process_count} would"
+            f"config.{option}={batch} does not divide among {count} processes; "
+            f"{max(1, batch // count) * count} would"
         )
-    return batch // process_count
+    return index, count, batch // count

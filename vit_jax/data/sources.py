@@ -3,11 +3,13 @@
 A source is a sequence of examples with class names. It neither decodes nor shuffles.
 """
 
+import abc
 import collections
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import ml_collections
 import numpy as np
@@ -23,75 +25,39 @@ class Example(NamedTuple):
     path: str  # where a person can find it
 
 
-class Source(Protocol):
-    """A split of a data set, random access."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def split(self) -> str: ...
-
-    @property
-    def class_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def multi_label(self) -> bool: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Example: ...
-
-    def path(self, index: int) -> str:
-        """Where a person can find an example, readable or not."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
-class Subset:
-    """Some examples of a source, in the order of `indices`."""
+class Source(abc.ABC):
+    """A split of a data set, random access. `rows` is what its kind finds the examples by."""
 
-    source: Source
-    indices: Sequence[int]
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def split(self) -> str:
-        return self.source.split
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.source.class_names
-
-    @property
-    def multi_label(self) -> bool:
-        return self.source.multi_label
+    name: str
+    split: str
+    class_names: tuple[str, ...]
+    multi_label: bool
+    rows: Sequence[Any]
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return len(self.rows)
 
-    def __getitem__(self, index: int) -> Example:
-        return self.source[self.indices[index]]
+    @abc.abstractmethod
+    def __getitem__(self, index: int) -> Example: ...
 
+    @abc.abstractmethod
     def path(self, index: int) -> str:
-        return self.source.path(self.indices[index])
+        """Where a person can find an example, readable or not."""
 
 
-def first_of_each_class(source: Source, count: int) -> Subset:
+def first_of_each_class(source: Source, count: int) -> Source:
     """The first `count` examples of each class; reads no further than it must."""
     taken: collections.Counter[Label] = collections.Counter()
-    chosen: list[int] = []
-    for index in range(len(source)):
+    chosen = []
+    for index, row in enumerate(source.rows):
         label = source[index].label
         if taken[label] < count:
             taken[label] += 1
-            chosen.append(index)
+            chosen.append(row)
             if len(chosen) == count * len(source.class_names):
                 break
-    return Subset(source, chosen)
+    return dataclasses.replace(source, rows=chosen)
 
 
 def open_source(
@@ -104,37 +70,16 @@ def open_source(
     Class ids follow `class_names` if given, as saved with a model, else the training split: the
     test split of a folder may lack classes, and its labels still mean the same.
     """
-    config = as_config(config)
-    split = split or str(config.pp.train)
-    if class_names is not None:
-        class_names = tuple(class_names)
-    if config.dataset == "digits":
-        from vit_jax.data.digits import open_digits  # scikit-learn takes a second to import
-
-        return open_digits(config, split, class_names)
-    if _is_local(config.dataset):
-        from vit_jax.data.folders import open_files
-
-        return open_files(config, split, class_names)
-    from vit_jax.data.tfds import open_tfds
-
-    return open_tfds(config, split, class_names)
+    config = _as_config(config)
+    names = None if class_names is None else tuple(class_names)
+    return _kind(config.dataset).open_split(config, split or str(config.pp.train), names)
 
 
 def split_sizes(config: ml_collections.ConfigDict | str) -> dict[str, int]:
     """How many examples each split of a data set has."""
-    config = as_config(config)
-    if config.dataset == "digits":
-        from vit_jax.data.digits import digit_splits
-
-        return {name: len(members) for name, members in digit_splits(config).items()}
-    if _is_local(config.dataset):
-        from vit_jax.data.folders import list_splits
-
-        return {name: len(members) for name, members in list_splits(config).items()}
-    from vit_jax.data.tfds import tfds_splits
-
-    return tfds_splits(config)
+    config = _as_config(config)
+    splits = _kind(config.dataset).list_splits(config)
+    return {name: len(members) for name, members in splits.items()}
 
 
 def count_classes(config: ml_collections.ConfigDict | str) -> tuple[int, bool]:
@@ -142,31 +87,33 @@ def count_classes(config: ml_collections.ConfigDict | str) -> tuple[int, bool]:
 
     This does not need a tfds data set to be prepared.
     """
-    config = as_config(config)
+    config = _as_config(config)
     if config.dataset == "digits" or _is_local(config.dataset):
         source = open_source(config)
         return len(source.class_names), source.multi_label
-    from vit_jax.data.tfds import tfds_classes
+    from vit_jax.data.tfds import declared_classes
 
-    names, multi_label = tfds_classes(config)
+    names, multi_label = declared_classes(config)
     return len(names), multi_label
 
 
-def as_config(config: ml_collections.ConfigDict | str) -> ml_collections.ConfigDict:
+def _kind(dataset: str) -> ModuleType:
+    """The module that reads a data set, imported here because each takes a second to import."""
+    if dataset == "digits":
+        from vit_jax.data import digits as kind
+    elif _is_local(dataset):
+        from vit_jax.data import folders as kind
+    else:
+        from vit_jax.data import tfds as kind
+    return kind
+
+
+def _as_config(config: ml_collections.ConfigDict | str) -> ml_collections.ConfigDict:
     if not isinstance(config, str):
         return config
     name, config = config, default_config()
     config.dataset = name
     return config
-
-
-def encode_label(label: Label, num_classes: int) -> np.ndarray | np.int32:
-    """An int32 class id, or float32 zeros and ones, `k`."""
-    if not isinstance(label, tuple):
-        return np.int32(label)
-    hot = np.zeros(num_classes, np.float32)
-    hot[list(label)] = 1
-    return hot
 
 
 def class_ids(

@@ -18,10 +18,15 @@ def select(expression: str, splits: Mapping[str, Sequence[T]], dataset: str) -> 
     """The examples that an expression names, in order. `all` is all splits, one after the other."""
     chosen: list[T] = []
     for name, start, stop in _terms(expression):
-        if name == "all" and name not in splits:
+        if name in splits:
+            members = splits[name]
+        elif name == "all":
             members = [example for split in splits.values() for example in split]
         else:
-            members = _split(name, splits, dataset)
+            raise ValueError(
+                f"{dataset} has no split '{name}'; it has {', '.join(splits)} "
+                "(set config.pp.train and config.pp.test)"
+            )
         bounds = (_boundary(bound, len(members)) for bound in (start, stop))
         chosen += members[slice(*bounds)]
     if not chosen:
@@ -51,17 +56,15 @@ def hold_out(
     ordered = in_hash_order(examples, key)
     groups = defaultdict(list)
     for example in ordered:
-        groups[stratum(example)].append(example)
-    test_keys = set()
-    for members in groups.values():
-        count = round(fraction * len(members))
-        if fraction > 0 and len(members) > 1:
-            count = max(count, 1)
-        test_keys.update(key(example) for example in members[:count])
-    splits: dict[str, list[T]] = {"train": [], "test": []}
-    for example in ordered:
-        splits["test" if key(example) in test_keys else "train"].append(example)
-    return splits
+        groups[stratum(example)].append(key(example))
+    held_out = set()
+    for keys in groups.values():
+        least = 1 if fraction > 0 and len(keys) > 1 else 0
+        held_out.update(keys[: max(least, round(fraction * len(keys)))])
+    return {
+        "train": [example for example in ordered if key(example) not in held_out],
+        "test": [example for example in ordered if key(example) in held_out],
+    }
 
 
 def in_hash_order(examples: Sequence[T], key: Callable[[T], str]) -> list[T]:
@@ -72,23 +75,13 @@ def in_hash_order(examples: Sequence[T], key: Callable[[T], str]) -> list[T]:
 def _terms(expression: str) -> list[tuple[str, str | None, str | None]]:
     terms = []
     for part in expression.split("+"):
-        match = _TERM.fullmatch(part.strip())
-        if match is None:
+        if not (match := _TERM.fullmatch(part.strip())):
             raise ValueError(
                 f"split '{expression}' was not understood at '{part}'; "
                 "write for example train, train[:90%], train[10%:20%]+test[:5]"
             )
         terms.append((match["name"], match["start"], match["stop"]))
     return terms
-
-
-def _split(name: str, splits: Mapping[str, Sequence[T]], dataset: str) -> Sequence[T]:
-    if name not in splits:
-        raise ValueError(
-            f"{dataset} has no split '{name}'; it has {', '.join(splits)} "
-            "(set config.pp.train and config.pp.test)"
-        )
-    return splits[name]
 
 
 def _boundary(bound: str | None, length: int) -> int | None:

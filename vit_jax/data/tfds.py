@@ -16,74 +16,60 @@ import ml_collections
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax.data.sources import Example, class_ids
+from vit_jax.data.sources import Example, Source, class_ids
 
 _REACH_SECONDS = 8
 _TENSORFLOW = ("tensorflow", "tensorflow_io", "tensorflow_text")
 
 
 @dataclasses.dataclass(frozen=True)
-class TfdsSource:
-    name: str
-    split: str
-    class_names: tuple[str, ...]
-    multi_label: bool
+class TfdsSource(Source):
+    """Its rows are indices into the records."""
+
     records: Any  # tfds data source: raw records, random access
     image_key: str
     label_key: str
     ids: tuple[int, ...]  # the data set's class id -> ours
 
-    def __len__(self) -> int:
-        return len(self.records)
-
     def __getitem__(self, index: int) -> Example:
-        record = self.records[index]
+        record, path = self.records[self.rows[index]], self.path(index)
         label = record[self.label_key]
         if self.multi_label:
-            label = tuple(self.ids[int(one)] for one in label)
-        else:
-            label = self._id(int(label), index)
-        return Example(record[self.image_key], label, self.path(index))
+            return Example(record[self.image_key], tuple(self.ids[int(i)] for i in label), path)
+        if label < 0:
+            raise ValueError(f"{path} has no label; split '{self.split}' is unlabelled")
+        return Example(record[self.image_key], self.ids[int(label)], path)
 
     def path(self, index: int) -> str:
-        return f"{self.name} {self.split}[{index}]"
-
-    def _id(self, label: int, index: int) -> int:
-        if label < 0:
-            raise ValueError(f"{self.path(index)} has no label; split '{self.split}' is unlabelled")
-        return self.ids[label]
+        return f"{self.name} {self.split}[{self.rows[index]}]"
 
 
-def open_tfds(
+def open_split(
     config: ml_collections.ConfigDict, split: str, class_names: tuple[str, ...] | None
 ) -> TfdsSource:
     """A prepared data set, or one that can be prepared here and now without TensorFlow."""
     builder = _prepared_builder(config)
     image_key, label_key = _keys(builder, config)
-    features: Any = builder.info.features
-    names, multi_label = _classes(features[label_key])
+    names, multi_label = _classes(builder, label_key)
     ids = class_ids(names, class_names, config.dataset)
-    raw = {
-        key: tfds.decode.SkipDecoding()
-        for key, feature in features.items()
-        if isinstance(feature, tfds.features.Image)
-    }
+    raw = dict.fromkeys(_images(builder), tfds.decode.SkipDecoding())
     records: Any = ()
     try:
         records = cast(Any, builder).as_data_source(split=split, decoders=raw)
-        empty = len(records) == 0
+        rows = range(len(records))
     except (ValueError, AssertionError, KeyError) as error:
         if "__len__() should return >= 0" not in str(error):
             raise ValueError(f"split '{split}' of {config.dataset}: {error}") from error
-        empty = True
-    if empty:
-        sizes = ", ".join(f"{name} ({size})" for name, size in _sizes(builder).items())
+        rows = range(0)
+    if not rows:
+        sizes = ", ".join(f"{name} ({len(rows)})" for name, rows in _splits(builder).items())
         raise ValueError(f"split '{split}' of {config.dataset} has no examples; there are {sizes}")
     return TfdsSource(
         name=config.dataset,
         split=split,
         class_names=class_names or names,
         multi_label=multi_label,
+        rows=rows,
         records=records,
         image_key=image_key,
         label_key=label_key,
@@ -91,30 +77,41 @@ def open_tfds(
     )
 
 
-def tfds_splits(config: ml_collections.ConfigDict) -> dict[str, int]:
-    return _sizes(_prepared_builder(config))
+def list_splits(config: ml_collections.ConfigDict) -> dict[str, range]:
+    return _splits(_prepared_builder(config))
 
 
-def tfds_classes(config: ml_collections.ConfigDict) -> tuple[tuple[str, ...], bool]:
+def declared_classes(config: ml_collections.ConfigDict) -> tuple[tuple[str, ...], bool]:
     """Class names, and whether an image may have several; the data set need not be prepared."""
     builder = _builder(config)
-    features: Any = builder.info.features
-    return _classes(features[_keys(builder, config)[1]])
+    return _classes(builder, _keys(builder, config)[1])
 
 
-def _classes(label: Any) -> tuple[tuple[str, ...], bool]:
+def _classes(builder: tfds.core.DatasetBuilder, key: str) -> tuple[tuple[str, ...], bool]:
+    label = cast(Any, builder.info.features)[key]
     multi_label = not isinstance(label, tfds.features.ClassLabel)
     return tuple((label.feature if multi_label else label).names), multi_label
 
 
-def _sizes(builder: tfds.core.DatasetBuilder) -> dict[str, int]:
-    return {name: info.num_examples for name, info in builder.info.splits.items()}
+def _splits(builder: tfds.core.DatasetBuilder) -> dict[str, range]:
+    return {name: range(info.num_examples) for name, info in builder.info.splits.items()}
 
 
 def _prepared_builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBuilder:
     builder = _builder(config)
-    if not builder.is_prepared():
-        _prepare(builder, config)
+    if builder.is_prepared():
+        return builder
+    _check_it_can_be_fetched(builder, config)
+    logging.info("preparing %s in %s, once", config.dataset, builder.data_dir)
+    options = {"manual_dir": config.tfds_manual_dir} if config.tfds_manual_dir else {}
+    try:
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**options))
+    except ImportError as error:
+        if error.name not in _TENSORFLOW:
+            raise
+        raise ValueError(_tensorflow_message(config)) from error
+    except (OSError, AssertionError, tfds.download.DownloadError) as error:
+        raise ValueError(f"{config.dataset} could not be prepared: {error}") from error
     return builder
 
 
@@ -137,17 +134,14 @@ def _builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBuilder:
         ) from error
     except (ValueError, AssertionError, ImportError) as error:
         if "does not match the file formats" in str(error):
-            raise ValueError(_convert_message(name, _tfrecord_folder(name, data_dir))) from error
+            folder = tfds.builder(name, data_dir=data_dir).data_dir
+            raise ValueError(_convert_message(name, folder)) from error
         if isinstance(error, ImportError) and error.name in _TENSORFLOW:
             raise ValueError(_tensorflow_message(config)) from error
         raise ValueError(f"tensorflow-datasets cannot open '{name}': {error}") from error
     if builder.info.file_format is tfds.core.FileFormat.TFRECORD:
         raise ValueError(_convert_message(name, builder.data_dir))
     return builder
-
-
-def _tfrecord_folder(name: str, data_dir: epath.Path | None) -> str:
-    return str(tfds.builder(name, data_dir=data_dir).data_dir)
 
 
 def _convert_message(name: str, folder: str) -> str:
@@ -168,30 +162,18 @@ def _tensorflow_message(config: ml_collections.ConfigDict) -> str:
     )
 
 
-def _prepare(builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict) -> None:
-    _check_it_can_be_fetched(builder, config)
-    logging.info("preparing %s in %s, once", config.dataset, builder.data_dir)
-    options = {"manual_dir": config.tfds_manual_dir} if config.tfds_manual_dir else {}
-    try:
-        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**options))
-    except ImportError as error:
-        if error.name not in _TENSORFLOW:
-            raise
-        raise ValueError(_tensorflow_message(config)) from error
-    except (OSError, AssertionError, tfds.download.DownloadError) as error:
-        raise ValueError(f"{config.dataset} could not be prepared: {error}") from error
-
-
 def _check_it_can_be_fetched(
     builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict
 ) -> None:
     """Raises within seconds what tfds would find out after minutes of retries."""
     where = f"{config.dataset} is not prepared in {epath.Path(builder.data_dir).parent}"
+    data_dir = epath.Path(config.tfds_data_dir or "~/tensorflow_datasets")
+    manual = epath.Path(config.tfds_manual_dir or data_dir / "downloads" / "manual").expanduser()
     instructions = builder.MANUAL_DOWNLOAD_INSTRUCTIONS
-    if instructions and not _manual_dir(config).is_dir():
+    if instructions and not manual.is_dir():
         raise ValueError(
             f"{where}, and its files are downloaded by hand: {' '.join(instructions.split())} "
-            f"There is no folder {_manual_dir(config)}; set config.tfds_manual_dir to theirs."
+            f"There is no folder {manual}; set config.tfds_manual_dir to theirs."
         )
     urls = list(builder.url_infos or ())
     if not instructions and urls and not _reachable(urls[0]):
@@ -200,11 +182,6 @@ def _check_it_can_be_fetched(
             f"network with `tfds build {config.dataset} --file_format=array_record`, "
             "and set config.tfds_data_dir"
         )
-
-
-def _manual_dir(config: ml_collections.ConfigDict) -> epath.Path:
-    data_dir = epath.Path(config.tfds_data_dir or "~/tensorflow_datasets")
-    return epath.Path(config.tfds_manual_dir or data_dir / "downloads" / "manual").expanduser()
 
 
 def _reachable(url: str) -> bool:
@@ -229,25 +206,26 @@ def _reachable(url: str) -> bool:
 def _keys(builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict) -> tuple[str, str]:
     """The features with the image and the class: as configured, as tfds declares, or as found."""
     features: Any = builder.info.features
-    images = [k for k, f in features.items() if isinstance(f, tfds.features.Image)]
-    labels = [k for k, f in features.items() if _is_label(f)]
     supervised: Any = builder.info.supervised_keys or ()
-    found: list[str] = []
-    for option, wanted, candidates in (
-        ("image_key", config.image_key, images),
-        ("label_key", config.label_key, labels),
-    ):
-        likely = [key for key in (wanted, *supervised, *candidates) if key]
-        key = next((key for key in likely if key in candidates or key == wanted), None)
-        if key is None or key not in candidates:
-            kind = "image" if option == "image_key" else "class label"
-            given = f"config.{option}={wanted} is not" if wanted else "it has none that is"
-            raise ValueError(
-                f"{config.dataset}: {given} a feature with one {kind}; its features are "
-                f"{', '.join(features)} ({kind}s: {', '.join(candidates) or 'none'})"
-            )
-        found.append(key)
-    return found[0], found[1]
+
+    def find(option: str, kind: str, candidates: list[str]) -> str:
+        wanted = config[option]
+        for key in [wanted] if wanted else [*supervised, *candidates]:
+            if key in candidates:
+                return key
+        given = f"config.{option}={wanted} is not" if wanted else "it has none that is"
+        raise ValueError(
+            f"{config.dataset}: {given} a feature with one {kind}; its features are "
+            f"{', '.join(features)} ({kind}s: {', '.join(candidates) or 'none'})"
+        )
+
+    labels = [key for key, feature in features.items() if _is_label(feature)]
+    return find("image_key", "image", _images(builder)), find("label_key", "class label", labels)
+
+
+def _images(builder: tfds.core.DatasetBuilder) -> list[str]:
+    features: Any = builder.info.features
+    return [key for key, feature in features.items() if isinstance(feature, tfds.features.Image)]
 
 
 def _is_label(feature: Any) -> bool:

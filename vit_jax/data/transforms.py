@@ -4,6 +4,7 @@ The evaluation side is a `Preprocessing`, which travels with a checkpoint: predi
 this very code with the numbers the model was trained for.
 """
 
+import functools
 from collections.abc import Callable
 
 import ml_collections
@@ -19,7 +20,6 @@ from vit_jax.data.images import (
     inception_crop,
     normalize,
     resize,
-    resize_to_cover,
 )
 from vit_jax.preprocessing import INTERPOLATIONS, Preprocessing
 
@@ -69,22 +69,17 @@ def eval_transform(
 
     The function may write into an array given as its last argument, and then returns that array.
     """
-    size, cover = preprocessing.crop, preprocessing.resize
-    interpolation = preprocessing.interpolation
-    in_float = interpolation == "bilinear" and not uint8
+    interpolation, channels = preprocessing.interpolation, preprocessing.channels
 
     def transform(raw: Raw, out: np.ndarray | None = None) -> np.ndarray:
-        image = decode(
-            raw, channels=preprocessing.channels, exif=preprocessing.exif, max_pixels=max_pixels
-        )
-        if in_float:
+        image = decode(raw, channels=channels, exif=preprocessing.exif, max_pixels=max_pixels)
+        if interpolation == "bilinear" and not uint8:
             image = image.astype(np.float32)
-        if cover is None:
-            image = resize(image, size, interpolation, out)
-        elif isinstance(cover, int):
-            image = center_crop(resize_to_cover(image, _covered(cover, size), interpolation), size)
+        if preprocessing.resize is None:
+            image = resize(image, preprocessing.crop, interpolation, out)
         else:
-            image = center_crop(resize(image, cover, interpolation), size)
+            large = resize(image, _size_before_crop(preprocessing, image.shape[:2]), interpolation)
+            image = center_crop(large, preprocessing.crop)
         if uint8:
             return np.ascontiguousarray(image)
         return normalize(image, preprocessing.mean, preprocessing.std)
@@ -96,20 +91,21 @@ def seen_box(preprocessing: Preprocessing, shape: Size) -> Box:
     """The part of an image of this shape that `eval_transform` keeps, in the image's own pixels:
     all of it, or less where there is a crop.
     """
-    size, cover = preprocessing.crop, preprocessing.resize
-    if cover is None:
-        return 0, 0, *shape
-    large = covering_size(shape, _covered(cover, size)) if isinstance(cover, int) else cover
+    large = _size_before_crop(preprocessing, shape)
     (y, h), (x, w) = (
         (round(round((whole - part) / 2) * full / whole), max(1, round(part * full / whole)))
-        for full, part, whole in zip(shape, size, large, strict=True)
+        for full, part, whole in zip(shape, preprocessing.crop, large, strict=True)
     )
     return y, x, h, w
 
 
-def _covered(cover: int, size: Size) -> Size:
-    """What a resize of the shorter side to `cover` has to cover, for a crop of `size`."""
-    return round(size[0] * cover / min(size)), round(size[1] * cover / min(size))
+def _size_before_crop(preprocessing: Preprocessing, shape: Size) -> Size:
+    """What an image of this shape is resized to."""
+    size, cover = preprocessing.crop, preprocessing.resize
+    if not isinstance(cover, int):
+        return cover or size
+    height, width = (round(side * cover / min(size)) for side in size)
+    return covering_size(shape, (height, width))
 
 
 def train_transform(config: ml_collections.ConfigDict) -> Callable[..., np.ndarray]:
@@ -122,24 +118,17 @@ def train_transform(config: ml_collections.ConfigDict) -> Callable[..., np.ndarr
     wanted, options = preprocessing(config), config.augment
     area, mirror, jitter = options.crop_area, options.flip, options.color_jitter
     layers, magnitude = options.randaugment_layers, options.randaugment_magnitude
-    erase_rate = options.erase_rate
-    max_pixels, uint8 = config.pp.max_pixels, config.uint8_to_device
+    erase_rate, max_pixels = options.erase_rate, config.pp.max_pixels
+    channels, exif, uint8 = wanted.channels, wanted.exif, config.uint8_to_device
     recolored = layers > 0 or jitter > 0
     if not 0 < area[0] <= area[1] <= 1:
         raise ValueError(f"augment.crop_area={area} is not a range within 0 to 1")
-    if recolored and wanted.channels not in (1, 3):
-        raise ValueError(
-            f"RandAugment and colour jitter need 1 or 3 channels, not {wanted.channels}"
-        )
+    if recolored and channels not in (1, 3):
+        raise ValueError(f"RandAugment and colour jitter need 1 or 3 channels, not {channels}")
 
     def transform(raw: Raw, rng: np.random.Generator, out: np.ndarray | None = None) -> np.ndarray:
-        image = decode_crop(
-            raw,
-            lambda height, width: inception_crop(rng, height, width, area=area),
-            channels=wanted.channels,
-            exif=wanted.exif,
-            max_pixels=max_pixels,
-        )
+        choose = functools.partial(inception_crop, rng, area=area)
+        image = decode_crop(raw, choose, channels=channels, exif=exif, max_pixels=max_pixels)
         if mirror and rng.random() < 0.5:
             image = flip(image)
         if recolored:
