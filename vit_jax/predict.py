@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> int:
         paths = list(paths)
         total = len(paths)
     classifier = load_model(args.checkpoint, args)
-    shape = (*classifier.card["image_size"], classifier.card["channels"])
+    shape = (*classifier.preprocessing.crop, classifier.preprocessing.channels)
     size = padded_size(total or args.batch_size, args.batch_size)
-    failures = collections.Counter()
+    failures: collections.Counter[str] = collections.Counter()
     with progress("images", total) as advance:
         batches = read_batches(paths, classifier.transform, shape, size)
         batches = _reporting_errors(batches, advance, failures)
@@ -92,7 +92,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _reporting_errors(
-    batches: Iterable[FileBatch], advance: Callable[[int], None], failures: collections.Counter
+    batches: Iterable[FileBatch], advance: Callable[[int], None], failures: collections.Counter[str]
 ) -> Iterator[FileBatch]:
     for batch in batches:
         for path, error in batch.errors.items():
@@ -110,9 +110,8 @@ def predictions(
     cells: list[contact_sheet.Cell] | None = None,
 ) -> Iterator[Prediction]:
     """The best `top_k` classes of each file, in the files' order; `cells` gets the first files."""
-    if classifier.card["num_classes"] == 0 or "unpooled" in classifier.card["model"].get(
-        "classifier", ""
-    ):
+    pooling = getattr(classifier.model, "classifier", "")  # a Mixer has one way only
+    if classifier.card.num_classes == 0 or "unpooled" in pooling:
         raise ValueError("The checkpoint has no head that classifies images; use --features.")
     names = classifier.class_names
     for batch in batches:
@@ -130,8 +129,9 @@ def predictions(
 
 def _pixels(classifier: Classifier, image: np.ndarray) -> np.ndarray:
     """The model's input as a picture, `h w c` in 8 bits."""
-    mean, std = (np.float32(classifier.card["preprocessing"][key]) for key in ("mean", "std"))
-    return np.clip(255 * (image * std + mean), 0, 255).round().astype(np.uint8)
+    about = classifier.preprocessing
+    values = image * np.asarray(about.std, np.float32) + np.asarray(about.mean, np.float32)
+    return np.clip(255 * values, 0, 255).round().astype(np.uint8)
 
 
 def save_contact_sheet(cells: list[contact_sheet.Cell], path: str) -> None:
@@ -145,6 +145,7 @@ def write_features(
 ) -> None:
     """The features of all files as one array, gathered on disk beside `path`."""
     files: list[str] = []
+    features = np.zeros(0, np.float32)
     with tempfile.TemporaryFile(dir=path.parent) as rows:
         for batch in batches:
             features = classifier.features(

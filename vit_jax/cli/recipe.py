@@ -12,7 +12,7 @@ from pathlib import Path
 
 import ml_collections
 from absl import flags
-from ml_collections import config_flags
+from ml_collections.config_flags import DEFINE_config_dict
 
 from vit_jax.cli.options import Parser
 
@@ -70,7 +70,7 @@ def override(config: ml_collections.ConfigDict, argv: list[str]) -> list[str]:
     values = flags.FlagValues()
     values.set_gnu_getopt()  # options may follow other arguments
     try:
-        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=argv)
+        DEFINE_config_dict("config", config, flag_values=values, sys_argv=argv)
         return values(["", *argv], known_only=True)[1:]
     except (flags.Error, AttributeError, KeyError, TypeError) as error:
         raise ValueError(str(error)) from error
