@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 
 from vit_jax.explanation.numbers.attention import (
+    Tokens,
     attention_distance,
     attention_maps,
     patch_distances,
+    readout_weights,
     rollout,
 )
-from vit_jax.explanation.numbers.tokens import Tokens, readout_weights
 
 TOKENS = Tokens(num_leading=1, grid=(3, 5), num_registers=2)
 FLOAT32_SUMS = 1e-6  # a few dozen float32 roundings of numbers below 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.explanation.figures import image, model
+from vit_jax.explanation import figures
 from vit_jax.explanation.figures.primitives import as_png, scaled
 from vit_jax.explanation.numbers.parameters import principal_filters
 
@@ -27,17 +27,17 @@ def panel_shapes(figure):
 def test_a_photograph_keeps_its_shape_in_every_panel(height, width):
     shown, grid = photo(height, width), RNG.random((3, 5))
     for figure in (
-        image.draw_rollout(shown, grid, "t"),
-        image.draw_relevance(shown, grid, grid - 0.5, "t"),
-        image.draw_relevance(shown, None, grid - 0.5, "t"),
-        image.draw_features(shown, [RNG.random((3, 5, 3))] * 4, [1, 2, 3, 4], "t"),
+        figures.draw_rollout(shown, grid, "t"),
+        figures.draw_relevance(shown, grid, grid - 0.5, "t"),
+        figures.draw_relevance(shown, None, grid - 0.5, "t"),
+        figures.draw_features(shown, [RNG.random((3, 5, 3))] * 4, [1, 2, 3, 4], "t"),
     ):
         np.testing.assert_allclose(panel_shapes(figure), height / width, rtol=1e-3)
 
 
 def test_attention_maps_have_the_shape_of_the_photograph():
     maps = RNG.random((6, 2, 3, 5))
-    figure = image.draw_attention_maps(photo(40, 100), maps, None, "t")
+    figure = figures.draw_attention_maps(photo(40, 100), maps, None, "t")
     of_photo, mosaic = panel_shapes(figure)
     assert of_photo == pytest.approx(0.4, rel=1e-3)
     # Two rows of six maps; gaps take a few percent.
@@ -48,14 +48,14 @@ def test_attention_maps_have_the_shape_of_the_photograph():
 def test_small_and_large_models_fit_on_a_page(layers_and_heads):
     maps = RNG.random((*layers_and_heads, 4, 4))
     pool_maps = RNG.random((layers_and_heads[1], 4, 4))
-    figure = image.draw_attention_maps(photo(50, 50), maps, pool_maps, "t")
+    figure = figures.draw_attention_maps(photo(50, 50), maps, pool_maps, "t")
     with Image.open(io.BytesIO(as_png(figure))) as picture:
         assert 300 < min(picture.size) <= max(picture.size) < 4000
 
 
 def test_names_are_shown_as_they_are():
     title = "a_$x$ \\frac{1} very " + "long " * 60
-    figure = image.draw_rollout(photo(20, 20), RNG.random((2, 2)), title)
+    figure = figures.draw_rollout(photo(20, 20), RNG.random((2, 2)), title)
     as_png(figure)
     shown = figure.get_suptitle()
     assert shown.startswith("a_$x$ \\frac{1}")
@@ -65,11 +65,11 @@ def test_names_are_shown_as_they_are():
 def test_pictures_of_a_model_are_drawn_for_any_grid_and_filter():
     for grid in ((1, 1), (3, 7), (40, 20)):
         similarity = np.broadcast_to(RNG.random(grid), (*grid, *grid))
-        assert as_png(model.draw_position_similarity(similarity))
+        assert as_png(figures.draw_position_similarity(similarity))
     for shape in ((1, 1, 3, 8), (16, 16, 1, 8), (14, 7, 4, 64)):
         filters = principal_filters(RNG.normal(size=shape))
-        assert as_png(model.draw_filters(*filters, "filters"))
-    assert as_png(model.draw_attention_distance(RNG.random((48, 16)), 0.5, 1))
+        assert as_png(figures.draw_filters(*filters, "filters"))
+    assert as_png(figures.draw_attention_distance(RNG.random((48, 16)), 0.5, 1))
 
 
 def test_a_few_bright_patches_do_not_darken_the_rest():

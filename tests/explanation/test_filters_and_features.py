@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from vit_jax.explanation.figures.image import as_rgb
-from vit_jax.explanation.numbers.features import depths_shown, principal_colors
+from vit_jax.explanation.figures import as_rgb
+from vit_jax.explanation.numbers.image import depths_shown, principal_colors
 from vit_jax.explanation.numbers.parameters import pixel_filters, principal_filters
 
 RNG = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.reference import random_params
 from vit_jax.explanation import explain_image
-from vit_jax.explanation.gallery import OF_AN_IMAGE, OF_THE_MODEL, Exhibit, Gallery
+from vit_jax.explanation.gallery import PICTURES, Exhibit, Gallery
 from vit_jax.explanation.numbers.attention import patch_distances
 from vit_jax.models import MlpMixer, VisionTransformer
 
@@ -39,7 +39,7 @@ def check_drawn_or_explained(model, params, found, *, missing):
     gallery = Gallery(model, params, GRID, [exhibit])
     drawn = [name for name, _ in (*gallery.draw_image(0), *gallery.draw_model())]
     assert set(gallery.missing) == missing
-    assert sorted([*drawn, *missing]) == sorted(OF_AN_IMAGE | OF_THE_MODEL)
+    assert sorted([*drawn, *missing]) == sorted(PICTURES)
 
 
 @pytest.mark.parametrize("kind", KINDS)

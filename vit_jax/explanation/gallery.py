@@ -5,25 +5,63 @@ The only module of explanations that knows both networks and figures.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from vit_jax.explanation.figures import image as image_figures
-from vit_jax.explanation.figures import model as model_figures
+from vit_jax.aliases import Params, Size
+from vit_jax.explanation import figures
 from vit_jax.explanation.numbers import parameters
-from vit_jax.explanation.numbers.attention import patch_distances
-from vit_jax.explanation.numbers.features import depths_shown, principal_colors
-from vit_jax.explanation.numbers.image import ImageExplanation
-from vit_jax.explanation.numbers.tokens import Model, Tokens
-from vit_jax.models import MlpMixer, VisionTransformer, num_layers, patch_stride
+from vit_jax.explanation.numbers.attention import Tokens, patch_distances
+from vit_jax.explanation.numbers.image import ImageExplanation, depths_shown, principal_colors
+from vit_jax.models import MlpMixer, Model, VisionTransformer, num_layers, patch_stride
 
-Size = tuple[int, int]  # height, width
-Drawn = Iterator[tuple[str, Figure]]  # by the names in OF_AN_IMAGE or OF_THE_MODEL
-_TOP = 5
+Drawn = Iterator[tuple[str, Figure]]  # by the names in PICTURES
+
+
+class Picture(NamedTuple):
+    title: str
+    caption: str
+
+
+PICTURES = {
+    "rollout": Picture(
+        "Attention rollout",
+        "Attention multiplied through all layers, residual connections included (Abnar & Zuidema "
+        "2020; figure 6 of the ViT paper): how much of each patch reaches the tokens that the "
+        "answer is read from. It does not depend on a class.",
+    ),
+    "relevance": Picture(
+        "Relevance for a class",
+        "Left: attention weighted by how much it raises the score of the class (Chefer et al. "
+        "2021). Right: what each patch adds to that score, compared with a gray image (integrated "
+        "gradients, Sundararajan et al. 2017).",
+    ),
+    "attention": Picture("Attention maps", "One map per layer and head, each with its own scale."),
+    "features": Picture(
+        "Features as colours",
+        "The three main directions in which patches differ, found over all images together: at "
+        "any one depth, a colour means the same in every image.",
+    ),
+    "attention_distance": Picture(
+        "Mean attention distance",
+        "How far away the patches are that a patch looks at, weighted by attention and averaged "
+        "over patches and images (figure 7, right, of the ViT paper).",
+    ),
+    "position_similarity": Picture(
+        "Position embeddings",
+        "Each tile compares the position embedding of one patch with those of all patches (figure "
+        "7, middle, of the ViT paper).",
+    ),
+    "patch_filters": Picture(
+        "Filters",
+        "The directions in which the filters applied to the pixels differ most, each with its "
+        "share of the variance (figure 7, left, of the ViT paper).",
+    ),
+}
 
 
 class Exhibit(NamedTuple):
@@ -35,17 +73,13 @@ class Exhibit(NamedTuple):
     class_index: int | None  # the class whose relevance is shown
     numbers: ImageExplanation
 
-    @property
-    def top(self) -> list[tuple[str, float]]:
-        return sorted(self.probabilities, key=lambda one: -one[1])[:_TOP]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gallery:
     """A model and the images it was shown. Pictures that the model cannot have are left out."""
 
     model: Model
-    params: Mapping[str, Any]
+    params: Params
     grid: Size
     exhibits: Sequence[Exhibit]
 
@@ -54,18 +88,15 @@ class Gallery:
         """What the model is, in a few words and numbers."""
         (rows, columns), (height, width) = self.grid, patch_stride(self.model)
         count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
-        heads = read_from = None
-        if isinstance(self.model, VisionTransformer):
-            heads = self.model.transformer and self.model.transformer["num_heads"]
-            read_from = self.model.classifier
+        vit = self.model if isinstance(self.model, VisionTransformer) else None
         known = {
             "model": self.model.model_name,
             "parameters": f"{count:,}",
             "image": f"{rows * height} × {columns * width}",
             "patches": f"{rows} × {columns}",
             "layers": num_layers(self.model),
-            "heads": heads,
-            "read from": read_from,
+            "heads": vit and vit.transformer and vit.transformer["num_heads"],
+            "read from": vit and vit.classifier,
             "classes": self.model.num_classes,
         }
         return {name: str(value) for name, value in known.items() if value}
@@ -73,8 +104,28 @@ class Gallery:
     @property
     def missing(self) -> dict[str, str]:
         """By name, a sentence for each picture that the model cannot have."""
-        pictures = (OF_AN_IMAGE | OF_THE_MODEL).items()
-        reasons = {name: picture.why_missing(self.model, self.grid) for name, picture in pictures}
+        no_attention = no_positions = None
+        if isinstance(self.model, MlpMixer):
+            no_attention = "a Mixer has no attention"
+            no_positions = "a Mixer has no position embeddings"
+        elif self.model.transformer is None:
+            no_attention = no_positions = "the model has no transformer"
+        elif self.model.position == "none":
+            no_positions = "the model has no position embeddings"
+        elif self.model.position == "relative":
+            no_positions = (
+                "its positions are relative: biases on attention, not embeddings to compare"
+            )
+        no_class = None if self.model.num_classes else "the model has no head and so no classes"
+        alone = "the grid is a single patch, with none to compare it with"
+        reasons = {
+            "rollout": no_attention,
+            "relevance": no_class,
+            "attention": no_attention,
+            "features": alone if self.grid == (1, 1) else None,
+            "attention_distance": no_attention,
+            "position_similarity": no_positions,
+        }
         return {name: f"No {name}: {reason}." for name, reason in reasons.items() if reason}
 
     @functools.cached_property
@@ -88,124 +139,44 @@ class Gallery:
         looks = f"{name}: what {self._who_looks(numbers)}"
         if numbers.rollout is not None:
             title = f"{looks}, through all layers"
-            yield "rollout", image_figures.draw_rollout(photo, numbers.rollout, title)
+            yield "rollout", figures.draw_rollout(photo, numbers.rollout, title)
         if class_index is not None and numbers.integrated_gradients is not None:
             class_name, probability = probabilities[class_index]
             title = f"{name}: what speaks for “{class_name}” ({probability:.1%})"
             maps = numbers.attention_relevance, numbers.integrated_gradients
-            yield "relevance", image_figures.draw_relevance(photo, *maps, title)
+            yield "relevance", figures.draw_relevance(photo, *maps, title)
         if numbers.attention_maps is not None:
             maps = numbers.attention_maps, numbers.pool_maps
-            yield "attention", image_figures.draw_attention_maps(photo, *maps, looks)
-        if not _no_features(self.model, self.grid):
+            yield "attention", figures.draw_attention_maps(photo, *maps, looks)
+        if "features" not in self.missing:
             title = f"{name}: patches whose features are alike have like colours"
             colors, depths = self.feature_colors[index], depths_shown(num_layers(self.model)) or [0]
-            yield "features", image_figures.draw_features(photo, colors, depths, title)
+            yield "features", figures.draw_features(photo, colors, depths, title)
 
     def draw_model(self) -> Drawn:
         model, params = self.model, self.params
         distances = [one.numbers.distances for one in self.exhibits]
         if found := [one for one in distances if one is not None]:
             uniform = patch_distances(self.grid, patch_stride(model)).mean()
-            numbers = np.mean(found, axis=0), uniform, len(found)
-            yield "attention_distance", model_figures.draw_attention_distance(*numbers)
-        if isinstance(model, VisionTransformer) and not _no_positions(model, self.grid):
+            mean = np.mean(found, axis=0)
+            yield "attention_distance", figures.draw_attention_distance(mean, uniform, len(found))
+        if isinstance(model, VisionTransformer) and "position_similarity" not in self.missing:
             tokens = Tokens.for_model(model, self.grid)
             embedding = parameters.position_embedding(model, params, tokens)
             similarity = parameters.position_similarity(embedding)
-            yield "position_similarity", model_figures.draw_position_similarity(similarity)
+            yield "position_similarity", figures.draw_position_similarity(similarity)
         name = "first convolution's filters" if "conv_root" in params else "patch filters"
         filters = parameters.principal_filters(parameters.pixel_filters(params))
-        yield "patch_filters", model_figures.draw_filters(*filters, name)
+        yield "patch_filters", figures.draw_filters(*filters, name)
 
     def _who_looks(self, numbers: ImageExplanation) -> str:
         """Whose attention the maps and the rollout show."""
         tokens = Tokens.for_model(self.model, self.grid)
-        patches = "on average" if numbers.pool_maps is None else "weighted as they are pooled"
         if tokens.reads_all:
             return "the class token and the patches look at, on average"
+        patches = "on average" if numbers.pool_maps is None else "weighted as they are pooled"
         return (
             f"the patches look at, {patches}",
             "the class token looks at",
             "the class and distillation tokens look at",
         )[tokens.num_leading]
-
-
-def _no_attention(model: Model, _: Size) -> str | None:
-    if isinstance(model, MlpMixer):
-        return "a Mixer has no attention"
-    return None if model.transformer is not None else "the model has no transformer"
-
-
-def _no_positions(model: Model, grid: Size) -> str | None:
-    if isinstance(model, MlpMixer):
-        return "a Mixer has no position embeddings"
-    kinds = {
-        "none": "the model has no position embeddings",
-        "relative": "its positions are relative: biases on attention, not embeddings to compare",
-    }
-    return _no_attention(model, grid) or kinds.get(model.position)
-
-
-def _no_features(_: Model, grid: Size) -> str | None:
-    return "the grid is a single patch, with none to compare it with" if grid == (1, 1) else None
-
-
-def _no_class(model: Model, _: Size) -> str | None:
-    return None if model.num_classes else "the model has no head and so no classes"
-
-
-class Picture(NamedTuple):
-    title: str
-    caption: str
-    why_missing: Callable[[Model, Size], str | None]  # None where the model has the picture
-
-
-OF_AN_IMAGE = {
-    "rollout": Picture(
-        "Attention rollout",
-        "Attention multiplied through all layers, residual connections included (Abnar & Zuidema "
-        "2020; figure 6 of the ViT paper): how much of each patch reaches the tokens that the "
-        "answer is read from. It does not depend on a class.",
-        _no_attention,
-    ),
-    "relevance": Picture(
-        "Relevance for a class",
-        "Left: attention weighted by how much it raises the score of the class (Chefer et al. "
-        "2021). Right: what each patch adds to that score, compared with a gray image (integrated "
-        "gradients, Sundararajan et al. 2017).",
-        _no_class,
-    ),
-    "attention": Picture(
-        "Attention maps",
-        "One map per layer and head, each with its own scale.",
-        _no_attention,
-    ),
-    "features": Picture(
-        "Features as colours",
-        "The three main directions in which patches differ, found over all images together: at "
-        "any one depth, a colour means the same in every image.",
-        _no_features,
-    ),
-}
-
-OF_THE_MODEL = {
-    "attention_distance": Picture(
-        "Mean attention distance",
-        "How far away the patches are that a patch looks at, weighted by attention and averaged "
-        "over patches and images (figure 7, right, of the ViT paper).",
-        _no_attention,
-    ),
-    "position_similarity": Picture(
-        "Position embeddings",
-        "Each tile compares the position embedding of one patch with those of all patches (figure "
-        "7, middle, of the ViT paper).",
-        _no_positions,
-    ),
-    "patch_filters": Picture(
-        "Filters",
-        "The directions in which the filters applied to the pixels differ most, each with its "
-        "share of the variance (figure 7, left, of the ViT paper).",
-        lambda model, grid: None,
-    ),
-}

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
@@ -27,22 +26,25 @@ _GAP = 5
 _STRONGEST = 3  # percent
 
 
-def new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float, title: str = "") -> Figure:
     """In inches."""
     layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
-    return Figure(figsize=(width, height), layout=layout, facecolor="white")
+    figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
+    if title:
+        short = textwrap.shorten(title, 90, placeholder="…") or title[:90]
+        figure.suptitle(short, fontsize=11, parse_math=False)
+    return figure
 
 
-def panels(photo: np.ndarray, count: int, extra_width: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """A row of axes in the shape of a photograph, with room for a title above and a note below."""
+def beside_photo(
+    photo: np.ndarray, count: int, title: str, extra_width: float = 0.0
+) -> tuple[Figure, list[Axes]]:
+    """A figure of the photograph and, in the same row, `count` axes of the same shape."""
     width = PANEL * np.clip(photo.shape[1] / photo.shape[0], 0.4, 2.5)
-    figure = new_figure(count * (width + 0.12) + extra_width, PANEL + 0.9)
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
-
-
-def set_title(figure: Figure, text: str) -> None:
-    short = textwrap.shorten(text, 90, placeholder="…") or text[:90]
-    figure.suptitle(short, fontsize=11, parse_math=False)
+    figure = new_figure((1 + count) * (width + 0.12) + extra_width, PANEL + 0.9, title)
+    first, *others = figure.subplots(1, 1 + count)
+    show(first, photo, photo, "Input")
+    return figure, others
 
 
 def sized_photo(image: np.ndarray) -> np.ndarray:
@@ -58,20 +60,19 @@ def sized_photo(image: np.ndarray) -> np.ndarray:
     return np.asarray(photo).repeat(times, axis=0).repeat(times, axis=1)
 
 
-def show_photo(axes: Axes, photo: np.ndarray, title: str = "Input") -> None:
-    """`photo` is h w 3, in 8 bits or in 0…1."""
-    axes.imshow(photo, extent=_extent(photo))
-    _bare(axes, title)
+def show(
+    axes: Axes, photo: np.ndarray, colors: np.ndarray, title: str, interpolation: str | None = None
+) -> None:
+    """Colours `… … 3`, in 8 bits or in 0…1, in the place and shape of the photograph."""
+    height, width = photo.shape[:2]
+    axes.imshow(colors, interpolation=interpolation, extent=(0, width, height, 0))
+    axes.set_title(title, fontsize=9)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
 
 
 def show_heat(
-    figure: Figure,
-    axes: Axes,
-    photo: np.ndarray,
-    values: np.ndarray,
-    title: str,
-    *,
-    signed: bool = False,
+    axes: Axes, photo: np.ndarray, values: np.ndarray, title: str, *, signed: bool = False
 ) -> None:
     """The patches' values in colour, `scaled`, over the photograph in gray.
 
@@ -85,22 +86,15 @@ def show_heat(
     gray = photo.mean(-1) / 255 * (1.0 if signed else 0.85)
     mixed = color.to_rgba(values)[:, :, :3] * opacity[:, :, None]
     mixed = mixed + (gray * (1 - opacity))[:, :, None]
-    axes.imshow(mixed.clip(0, 1), extent=_extent(photo))
-    _bare(axes, title)
+    show(axes, photo, mixed.clip(0, 1), title)
     strongest = f"1: the strongest {_STRONGEST} % of patches"
-    add_scale(figure, color, axes, "against the class         for it" if signed else strongest)
+    add_scale(axes, color, "against the class         for it" if signed else strongest)
 
 
 def enlarged(values: np.ndarray, photo: np.ndarray) -> np.ndarray:
     """One value per pixel from one per patch, interpolated linearly."""
     size = photo.shape[1], photo.shape[0]
     return cv2.resize(values.astype(np.float32), size, interpolation=cv2.INTER_LINEAR)
-
-
-def show_grid(axes: Axes, photo: np.ndarray, colors: np.ndarray, title: str) -> None:
-    """One colour per patch, `gh gw 3`, in the shape of the photograph."""
-    axes.imshow(colors, interpolation="nearest", extent=_extent(photo))
-    _bare(axes, title)
 
 
 def scaled(values: np.ndarray) -> np.ndarray:
@@ -121,11 +115,12 @@ def show_mosaic(
     rows: list[str],
     *,
     lowest: float,
+    scale: str,
     aspect: float = 1.0,
-) -> AxesImage:
+) -> None:
     """Small maps `rows columns h w` in one picture, with named ticks; colours from `lowest` to 1.
 
-    `aspect` is the height of a patch divided by its width.
+    `scale` is what the colours mean; `aspect` is the height of a patch divided by its width.
     """
     num_rows, num_columns, h, w = tiles.shape
     cell = _CELL if max(h, w) > 3 else 4 * _CELL  # so that gaps stay narrow
@@ -134,22 +129,20 @@ def show_mosaic(
     tiles = np.pad(tiles.astype(np.float32), gaps, constant_values=np.nan)
     step_y, step_x = tiles.shape[2:]
     whole = tiles.swapaxes(1, 2).reshape(num_rows * step_y, num_columns * step_x)[:-_GAP, :-_GAP]
-    picture = axes.imshow(
-        whole, interpolation="nearest", aspect=aspect, cmap=AMOUNT, vmin=lowest, vmax=1
-    )
+    norm = Normalize(lowest, 1)
+    picture = axes.imshow(whole, AMOUNT, norm, interpolation="nearest", aspect=aspect)
     axes.set_xticks((step_x - _GAP - 1) / 2 + step_x * np.arange(num_columns), columns)
     axes.set_yticks((step_y - _GAP - 1) / 2 + step_y * np.arange(num_rows), rows)
     axes.tick_params(length=0, labelsize=8)
     axes.spines[:].set_visible(False)
-    return picture
+    add_scale(axes, picture, scale)
 
 
-def add_scale(figure: Figure, colors: ScalarMappable, axes: Axes, label: str) -> None:
+def add_scale(axes: Axes, colors: ScalarMappable, label: str) -> None:
     """A colour bar beside the axes, as tall as they are."""
-    box = axes.get_window_extent()
-    width = 0.12 * figure.dpi / box.width  # inches, as a share of the axes
+    width = 0.12 * axes.figure.dpi / axes.get_window_extent().width  # inches, as a share of them
     beside = axes.inset_axes((1 + width / 2, 0, width, 1))
-    bar = figure.colorbar(colors, cax=beside)
+    bar = axes.figure.colorbar(colors, cax=beside)
     bar.outline.set_visible(False)
     beside.tick_params(labelsize=8)
     bar.set_label(label, size=9)
@@ -160,14 +153,3 @@ def as_png(figure: Figure) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=180, bbox_inches="tight", pad_inches=0.08)
     return file.getvalue()
-
-
-def _extent(photo: np.ndarray) -> tuple[float, float, float, float]:
-    return 0, photo.shape[1], photo.shape[0], 0
-
-
-def _bare(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize=9)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[:].set_visible(False)

@@ -1,13 +1,13 @@
 """What the parameters show without an image: figure 7 of the ViT paper, left and middle."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from sklearn.decomposition import PCA
 
-from vit_jax.explanation.numbers.tokens import Tokens
+from vit_jax.aliases import Params
+from vit_jax.explanation.numbers.attention import Tokens
 from vit_jax.models import VisionTransformer
 from vit_jax.models.position import PositionEmbedding
 
@@ -17,7 +17,7 @@ class Filters(NamedTuple):
     explained: np.ndarray  # k: the share of the filters' variance along each
 
 
-def pixel_filters(params: Mapping[str, Any]) -> np.ndarray:  # h w c d
+def pixel_filters(params: Params) -> np.ndarray:  # h w c d
     """The kernel applied to the pixels: the patch embedding, or a hybrid's first convolution.
 
     The latter is standardised, as the network uses it.
@@ -37,7 +37,7 @@ def principal_filters(kernel: np.ndarray, count: int = 28) -> Filters:
 
 
 def position_embedding(
-    model: VisionTransformer, params: Mapping[str, Any], tokens: Tokens
+    model: VisionTransformer, params: Params, tokens: Tokens
 ) -> np.ndarray:  # h w d
     """What the model adds to each patch for its position."""
     learned = params["Transformer"].get("posembed_input", {})
