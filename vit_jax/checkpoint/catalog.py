@@ -152,12 +152,7 @@ def fetch(
 
 
 def _fetch_home(
-    root: Path,
-    entry: Entry,
-    home: str,
-    allow_http: bool,
-    timeout: float,
-    progress: Progress | None,
+    root: Path, entry: Entry, home: str, allow_http: bool, timeout: float, progress: Progress | None
 ) -> Path:
     kind, files = remote_files(home)
     folder = _folder(root, entry.name, kind)

@@ -107,12 +107,6 @@ def write(
     return foreign.write(path, leaves, card, to)
 
 
-def _write_npz(
-    leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, where: str
-) -> Plan:
-    return official.write(leaves, path, card, where=where)
-
-
 def _write_orbax(
     leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, where: str
 ) -> Plan:
@@ -121,4 +115,4 @@ def _write_orbax(
     return Plan([Mapped((name,), name, "same", leaf) for name, leaf in leaves.items()])
 
 
-_WRITERS = {"npz": _write_npz, "orbax": _write_orbax}
+_WRITERS = {"npz": official.write, "orbax": _write_orbax}

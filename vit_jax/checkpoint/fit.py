@@ -174,11 +174,7 @@ def _shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def _fit_position(
-    loaded: Leaves,
-    wanted: Shapes,
-    grid: Size | None,
-    pretrained_grid: Size | None,
-    convention: str,
+    loaded: Leaves, wanted: Shapes, grid: Size | None, pretrained_grid: Size | None, convention: str
 ) -> tuple[Leaves, dict[str, int]]:
     """Also returns the number of fresh rows that the table of positions needs, by its name."""
     loaded = dict(loaded)

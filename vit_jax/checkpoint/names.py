@@ -67,11 +67,7 @@ def check_fit(found: Shapes, wanted: Shapes, *, where: str) -> None:
 
 
 def inspect_params(
-    *,
-    params: Params,
-    expected: Params,
-    fail_if_extra: bool = True,
-    fail_if_missing: bool = True,
+    *, params: Params, expected: Params, fail_if_extra: bool = True, fail_if_missing: bool = True
 ) -> Params:
     """The reference's check: compares names alone, and returns `params`."""
     found, wanted = set(flatten(params)), set(flatten(expected))

@@ -130,9 +130,7 @@ def write_plan(leaves: Mapping[str, Lazy]) -> Plan:
     return Plan(mapped)
 
 
-def write(
-    leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, *, where: str
-) -> Plan:
+def write(leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, where: str) -> Plan:
     """Writes an .npz; its card, if any, is where other readers of the file do not look."""
     plan = write_plan(leaves)
     text = card.dumps() if card is not None else None

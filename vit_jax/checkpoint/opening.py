@@ -102,10 +102,7 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def open(
-    path: epath.PathLike,
-    *,
-    num_heads: int | None = None,
-    image_size: Size | None = None,
+    path: epath.PathLike, *, num_heads: int | None = None, image_size: Size | None = None
 ) -> Iterator[Checkpoint]:
     """The checkpoint of any format at a path, or with a name in the catalog.
 

@@ -113,9 +113,7 @@ def _gather(
     for tap in range(1 - reach, 1 + reach):
         index = first + tap
         np.add.at(
-            matrix,
-            (np.arange(len(positions)), index.clip(0, old - 1)),
-            kernel(positions - index),
+            matrix, (np.arange(len(positions)), index.clip(0, old - 1)), kernel(positions - index)
         )
     return matrix
 

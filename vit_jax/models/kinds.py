@@ -150,6 +150,11 @@ def square(num_patches: int) -> Size | None:
 # Vision Transformers
 
 
+def encoder_fields(model: VisionTransformer) -> Fields:
+    assert model.transformer is not None
+    return model.transformer
+
+
 def _vit_with_layers(model: VisionTransformer, num_layers: int) -> VisionTransformer:
     if model.transformer is None:
         return model

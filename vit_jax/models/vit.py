@@ -121,14 +121,12 @@ class Encoder(nn.Module, EncoderFields):
         )
         return scan(make_block(name="encoderblock"), x, jnp.array(rates, x.dtype))[0]
 
-    def _rematerialised(
-        self, function: Callable[..., Any], prevent_cse: bool = True
-    ) -> Callable[..., Any]:
+    def _rematerialised(self, function: Callable[..., Any], **options: bool) -> Callable[..., Any]:
         if not self.remat:
             return function
         if self.remat not in REMAT_POLICIES:
             raise ValueError(f"No remat policy {self.remat!r}; choose {', '.join(REMAT_POLICIES)}.")
-        return nn.remat(function, policy=REMAT_POLICIES[self.remat], prevent_cse=prevent_cse)
+        return nn.remat(function, policy=REMAT_POLICIES[self.remat], **options)
 
 
 class VisionTransformer(nn.Module, EncoderFields):

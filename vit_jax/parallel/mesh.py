@@ -49,10 +49,7 @@ _TENSOR_DIMENSIONS = {
 
 
 def make_mesh(
-    strategy: str,
-    tensor: int,
-    abstract_state: TrainState,
-    devices: Sequence[Device] | None = None,
+    strategy: str, tensor: int, abstract_state: TrainState, devices: Sequence[Device] | None = None
 ) -> Mesh:
     """The mesh for training a state over `devices`, or over all there are.
 

@@ -18,13 +18,7 @@ from vit_jax.aliases import Json
 from vit_jax.atomic import replacing
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import huggingface, lucidrains, rules, timm, timm_mixer, tokens
-from vit_jax.checkpoint.foreign.description import (
-    Layout,
-    Reading,
-    WritableLayout,
-    Writing,
-    encoder_fields,
-)
+from vit_jax.checkpoint.foreign.description import Layout, Reading, WritableLayout, Writing
 from vit_jax.checkpoint.foreign.rules import Dims, Source
 from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.names import summarize
@@ -32,12 +26,9 @@ from vit_jax.checkpoint.plan import Mapped, Plan
 from vit_jax.checkpoint.tensors import Tensors, find_files
 from vit_jax.checkpoint.tensors import write as write_tensors
 from vit_jax.models import VisionTransformer
+from vit_jax.models.kinds import encoder_fields
 
-LAYOUTS: dict[str, WritableLayout] = {
-    "timm": timm,
-    "hf": huggingface,
-    "lucidrains": lucidrains,
-}
+LAYOUTS: dict[str, WritableLayout] = {"timm": timm, "hf": huggingface, "lucidrains": lucidrains}
 _READABLE: dict[str, Layout] = {**LAYOUTS, "timm_mixer": timm_mixer}
 CARD_KEY = "vit_jax_card"
 

@@ -11,7 +11,6 @@ from vit_jax.checkpoint.foreign.tokens import Token
 from vit_jax.checkpoint.lazy import Lazy
 from vit_jax.checkpoint.plan import Mapped
 from vit_jax.models import VisionTransformer
-from vit_jax.models.kinds import Fields
 
 # Widths whose heads are not 64 wide (ViT-H, g, G, So400m, giant-opt).
 _HEADS = {1280: 16, 1408: 16, 1664: 16, 1152: 16, 1536: 16}
@@ -59,11 +58,6 @@ class WritableLayout(Layout, Protocol):
     def prepare(
         self, model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]
     ) -> Writing: ...
-
-
-def encoder_fields(model: VisionTransformer) -> Fields:
-    assert model.transformer is not None
-    return model.transformer
 
 
 def resolve_heads(

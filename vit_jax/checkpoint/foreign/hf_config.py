@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from vit_jax.aliases import Json, Size
 from vit_jax.checkpoint.card import Card
-from vit_jax.checkpoint.foreign.description import encoder_fields
 from vit_jax.models import VisionTransformer
+from vit_jax.models.kinds import encoder_fields
 from vit_jax.preprocessing import Preprocessing
 
 _TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate")

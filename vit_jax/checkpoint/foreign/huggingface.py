@@ -14,27 +14,14 @@ from typing import NamedTuple
 from vit_jax.aliases import Json, Size
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import hf_config, rules, tokens
-from vit_jax.checkpoint.foreign.description import (
-    Reading,
-    Writing,
-    encoder_fields,
-    refuse,
-    resolve_heads,
-)
-from vit_jax.checkpoint.foreign.rules import (
-    WITH_BATCH_AXIS,
-    Rule,
-    Source,
-    conv,
-    dense,
-    norm,
-)
+from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
+from vit_jax.checkpoint.foreign.rules import WITH_BATCH_AXIS, Rule, Source, conv, dense, norm
 from vit_jax.checkpoint.foreign.tokens import Token
 from vit_jax.checkpoint.lazy import Lazy
 from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.plan import Mapped
 from vit_jax.models import VisionTransformer, num_layers
-from vit_jax.models.kinds import square
+from vit_jax.models.kinds import encoder_fields, square
 from vit_jax.models.layers import ATTENTION
 
 _PREFIX = re.compile(r"^(?:model\.)?(vit|deit|dinov2|dinov2_with_registers|vision_model)\.")

@@ -13,13 +13,7 @@ import numpy as np
 from vit_jax.aliases import Json, Size
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
-from vit_jax.checkpoint.foreign.description import (
-    Reading,
-    Writing,
-    encoder_fields,
-    refuse,
-    resolve_heads,
-)
+from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
 from vit_jax.checkpoint.foreign.rules import (
     HEADS_OUT,
     PATCHES,
@@ -34,7 +28,7 @@ from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.plan import Mapped
 from vit_jax.models import VisionTransformer, num_layers
-from vit_jax.models.kinds import square
+from vit_jax.models.kinds import encoder_fields, square
 from vit_jax.models.layers import ATTENTION
 
 _NORM_EPS = 1e-5  # torch's default, which vit-pytorch keeps
@@ -210,16 +204,10 @@ def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) ->
         problems.append(
             f"no model there has {model.classifier!r} with {model.position!r} positions"
         )
-    taken = (
-        "num_registers",
-        "resnet",
-        "distilled",
-        "layer_scale",
-        "fc_norm",
-        "representation_size",
-    )
-    given = {field: getattr(model, field) for field in taken}
-    problems += [f"it has {field}={value}" for field, value in given.items() if value]
+    foreign = ("num_registers", "resnet", "distilled", "layer_scale", "fc_norm")
+    for field in (*foreign, "representation_size"):
+        if value := getattr(model, field):
+            problems.append(f"it has {field}={value}")
     if not card.num_classes:
         problems.append("it has no head")
     refuse(problems, "vit-pytorch", "write --to npz or timm instead")

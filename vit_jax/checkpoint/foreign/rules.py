@@ -100,10 +100,7 @@ def dense(theirs: str, ours: str) -> list[Rule]:
 
 
 def norm(theirs: str, ours: str) -> list[Rule]:
-    return [
-        Rule(f"{theirs}.weight", (f"{ours}/scale",)),
-        Rule(f"{theirs}.bias", (f"{ours}/bias",)),
-    ]
+    return [Rule(f"{theirs}.weight", (f"{ours}/scale",)), Rule(f"{theirs}.bias", (f"{ours}/bias",))]
 
 
 def conv(theirs: str, ours: str) -> list[Rule]:

@@ -13,20 +13,14 @@ from pathlib import Path
 from vit_jax.aliases import Json, Size
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules, tokens
-from vit_jax.checkpoint.foreign.description import (
-    Reading,
-    Writing,
-    encoder_fields,
-    refuse,
-    resolve_heads,
-)
+from vit_jax.checkpoint.foreign.description import Reading, Writing, refuse, resolve_heads
 from vit_jax.checkpoint.foreign.rules import CONV, Rule, Source, conv, dense, norm
 from vit_jax.checkpoint.foreign.tokens import Token
 from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.plan import Mapped
 from vit_jax.models import VisionTransformer, num_layers, patch_stride
-from vit_jax.models.kinds import square
+from vit_jax.models.kinds import encoder_fields, square
 from vit_jax.models.layers import ATTENTION
 from vit_jax.models.position import sincos_2d
 from vit_jax.preprocessing import Preprocessing
