@@ -78,7 +78,7 @@ def test_a_group_of_shards_never_spans_two_slices():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("zero", 1), "strategy='zero' is none of auto, jit, pmap, fsdp"),
+        (("zero", 1), "strategy='zero' is not one of auto, jit, pmap, fsdp"),
         (("pmap", 2), "tensor=2 needs config.parallel.strategy=fsdp, not pmap"),
         (("fsdp", 3), "tensor=3 does not divide the 8 devices of a process; 1, 2, 4, 8 would"),
     ],

@@ -167,7 +167,7 @@ def guess_model(shapes: Shapes) -> str | None:
 
 
 def _identity(config: Fields) -> tuple[Hashable, ...]:
-    """What tells published models apart: sizes, and what the head sees."""
+    """What distinguishes published models: sizes, and what the head sees."""
     if "transformer" not in config:
         return *(config[name] for name in Mixer._fields[1:]), config["patches"]["size"]
     transformer, resnet = config["transformer"], config.get("resnet")

@@ -190,7 +190,7 @@ def copy_bytes(state: TrainState) -> int:
 def _check(strategy: str, tensor: int, devices: Sequence[Device]) -> None:
     if strategy not in STRATEGIES:
         raise ValueError(
-            f"config.parallel.strategy={strategy!r} is none of auto, {', '.join(STRATEGIES)}."
+            f"config.parallel.strategy={strategy!r} is not one of auto, {', '.join(STRATEGIES)}."
         )
     processes = len({device.process_index for device in devices})
     if strategy == "jit" and processes > 1:

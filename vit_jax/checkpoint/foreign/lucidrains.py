@@ -170,7 +170,7 @@ def _rules(
     if model.patch_norm:
         found += norm("to_patch_embedding.1", "embedding/LayerNorm_0")
         found += norm("to_patch_embedding.3", "embedding/LayerNorm_1")
-    last = 4 if has_out_bias else 3  # ViT has dropout between the linear layers, SimpleViT has not
+    last = 4 if has_out_bias else 3  # ViT has dropout between the linear layers, SimpleViT does not
     for i in range(num_layers(model)):
         theirs, ours = f"transformer.layers.{i}", f"Transformer/encoderblock_{i}"
         attention = f"{ours}/{ATTENTION}"
