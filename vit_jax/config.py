@@ -130,15 +130,12 @@ DATA_SET = (
 def default_config() -> ml_collections.ConfigDict:
     """All options at their defaults; a dotted name is a nested field."""
     config = ml_collections.ConfigDict()
-    for name, option in OPTIONS.items():
-        *groups, leaf = name.split(".")
-        node = config
-        for group in groups:
-            if group not in node:
-                node[group] = ml_collections.ConfigDict()
-            node = node[group]
-        kind = option.kind or type(option.default)
-        node[leaf] = ml_collections.FieldReference(option.default, field_type=kind)
+    for name, (default, _, kind) in OPTIONS.items():
+        group, _, leaf = name.rpartition(".")
+        if group and group not in config:
+            config[group] = ml_collections.ConfigDict()
+        reference = ml_collections.FieldReference(default, field_type=kind or type(default))
+        (config[group] if group else config)[leaf] = reference
     return config
 
 
@@ -146,28 +143,30 @@ def fine_tuning(dataset: str) -> ml_collections.ConfigDict:
     """The reference's fine-tuning recipe for any data set: a tfds name, a folder, a CSV."""
     config = default_config()
     config.dataset = dataset
-    config.pp.crop = 384
-    config.batch = 512
-    config.accum_steps = 8
-    for name, value in DATASETS.get(dataset, OTHER_DATASETS).items():
-        config.update_from_flattened_dict({name: value})
+    config.pp.crop, config.batch, config.accum_steps = 384, 512, 8
+    config.update_from_flattened_dict(DATASETS.get(dataset, OTHER_DATASETS))
     return config
+
+
+def flat_config(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Dotted names to plain JSON values."""
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, ml_collections.ConfigDict):
+            flat |= {f"{name}.{inner}": v for inner, v in flat_config(value).items()}
+        else:
+            flat[name] = list(value) if isinstance(value, tuple) else value
+    return flat
 
 
 def data_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
     """The options of DATA_SET, with absolute paths, so that they hold from any directory."""
-    flat = {name: _nested(config, name) for name in DATA_SET}
+    flat = flat_config(config)
     for name in ("dataset", "tfds_data_dir", "tfds_manual_dir"):
         path = Path(flat[name]).expanduser()
         if flat[name] not in ("", "digits") and path.exists():
             flat[name] = str(path.absolute())
-    return flat
-
-
-def _nested(config: ml_collections.ConfigDict, name: str) -> Any:
-    for part in name.split("."):
-        config = config[part]
-    return config
+    return {name: flat[name] for name in DATA_SET}
 
 
 def describe_options() -> str:
@@ -176,7 +175,6 @@ def describe_options() -> str:
     tables = {"data": DATA, "training": TRAINING, "the run": RUN, "devices": PARALLEL}
     for title, table in tables.items():
         lines.append(f"  {title}")
-        for name, option in table.items():
-            lines.append(f"    {name:<30} {option.meaning} [{option.default!r}]")
+        lines += [f"    {name:<30} {o.meaning} [{o.default!r}]" for name, o in table.items()]
     lines.append("    model.*                        every field of the model; see models/vit.py")
     return "\n".join([*lines, ""])

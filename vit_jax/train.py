@@ -131,9 +131,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
         return state.params
 
 
-def open_data(
-    config: ml_collections.ConfigDict,
-) -> tuple[data.Source, data.Source, Preprocessing]:
+def open_data(config: ml_collections.ConfigDict) -> tuple[data.Source, data.Source, Preprocessing]:
     """The examples to train on, those to test on, and what happens to an image before the model."""
     train = data.open_source(config)
     if train.multi_label and config.loss != "sigmoid":
@@ -182,12 +180,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 main = Command(
-    "train",
-    __doc__,
-    add_arguments,
-    run,
-    default_recipe=recipe.quickstart,
-    after_error=hosts.leave,
+    "train", __doc__, add_arguments, run, default_recipe=recipe.quickstart, after_error=hosts.leave
 ).main
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from fsspec.registry import _registry as file_systems
 
 from tests.run.test_train import load_recipe
 from vit_jax import checkpoint
+from vit_jax.config import flat_config
 from vit_jax.run.workdir import (
     download_steps,
-    flat_config,
     has_checkpoint,
     open_workdir,
     stored_config,

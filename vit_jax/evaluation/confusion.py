@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 MOST_CLASSES = 5_000  # more would be a matrix of gigabytes
@@ -26,7 +25,6 @@ def draw_confusion(
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     side = min(16.0, max(5.0, 0.28 * num_classes + 2))
     figure = Figure(figsize=(side + 1, side), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     picture = axes.imshow(shares, cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
     axes.set(title=title, xlabel="predicted class", ylabel="true class")

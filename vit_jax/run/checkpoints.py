@@ -7,10 +7,9 @@ Orbax writes each step under a temporary name and renames it when it is whole, s
 killed at any moment leaves its last good step.
 """
 
+import contextlib
 from collections.abc import Mapping
-from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
@@ -19,7 +18,7 @@ from vit_jax.run.workdir import CHECKPOINTS
 from vit_jax.training.state import TrainState
 
 
-class RunCheckpoints:
+class RunCheckpoints(contextlib.AbstractContextManager["RunCheckpoints"]):
     """Saves in the background; keeps the newest and the best."""
 
     def __init__(self, workdir: epath.PathLike, *, keep: int, best_metric: str):
@@ -30,14 +29,12 @@ class RunCheckpoints:
         policies = ocp.checkpoint_managers
         newest = policies.LatestN(max(1, keep))
         best = policies.BestN(get_metric_fn=score, n=1, keep_checkpoints_without_metrics=False)
-        self._manager = ocp.CheckpointManager(
-            epath.Path(workdir) / CHECKPOINTS,
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=policies.AnyPreservationPolicy([newest, best]),
-                best_fn=score,
-                enable_async_checkpointing=True,
-            ),
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policies.AnyPreservationPolicy([newest, best]),
+            best_fn=score,
+            enable_async_checkpointing=True,
         )
+        self._manager = ocp.CheckpointManager(epath.Path(workdir) / CHECKPOINTS, options=options)
 
     @property
     def latest_step(self) -> int | None:
@@ -51,35 +48,19 @@ class RunCheckpoints:
         """Starts saving and returns; the card's metrics, if any, decide which step is best."""
         if step == self.latest_step:
             return
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state), card=ocp.args.JsonSave(card.to_json())
-            ),
-            metrics=dict(card.metrics) or None,
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(state), card=ocp.args.JsonSave(card.to_json())
         )
+        self._manager.save(step, args=items, metrics=dict(card.metrics) or None)
 
     def restore(self, abstract_state: TrainState) -> TrainState:
         """The newest state, in the shapes, dtypes and shardings of `abstract_state`.
 
-        Leaves without a sharding land on the first device. Steps saved by older versions also have
-        an item `data` with the place in the data, which is not read: it is `state.step`.
+        Steps saved by older versions also have an item `data` with the place in the data, which is
+        not read: it is `state.step`.
         """
-        first = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        abstract = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or first),
-            abstract_state,
-        )
-        wanted = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+        wanted = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state))
         return self._manager.restore(self.latest_step, args=wanted)["state"]
 
-    def close(self) -> None:
-        """Waits until everything is on disk."""
-        self._manager.wait_until_finished()
-        self._manager.close()
-
-    def __enter__(self) -> "RunCheckpoints":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+    def __exit__(self, *_: object) -> None:
+        self._manager.close()  # waits until everything is on disk

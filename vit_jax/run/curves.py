@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from vit_jax.atomic import replacing
 
 # Okabe and Ito's colours, which everyone can tell apart.
-_COLORS = {"train": "#0072B2", "test": "#D55E00", "test_ema": "#009E73"}
+_LINES = {
+    "train": ("#0072B2", "training"),
+    "test": ("#D55E00", "test"),
+    "test_ema": ("#009E73", "test, averaged weights"),
+}
 _PANELS = (
     ("Loss", ("train/loss", "test/loss", "test_ema/loss"), "log"),
     ("Test accuracy (%)", ("test/accuracy", "test_ema/accuracy"), "linear"),
@@ -21,21 +24,16 @@ _PANELS = (
 def draw_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draws the rows of metrics.jsonl in place of the picture that was there."""
     figure = Figure(figsize=(13, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
     for axes, (title, names, scale) in zip(figure.subplots(1, 3), _PANELS, strict=True):
         for name in names:
-            points = [(row["step"], row[name]) for row in rows if name in row]
+            points = {row["step"]: row[name] for row in rows if name in row}
             if not points:
                 continue
-            steps, values = zip(*points, strict=True)
-            if "accuracy" in name:
-                values = [100 * value for value in values]
-            group = name.split("/")[0]
+            color, label = _LINES[name.split("/")[0]]
+            factor = 100 if "accuracy" in name else 1
+            values = [factor * value for value in points.values()]
             marker = "o" if len(points) < 25 else None
-            label = {"train": "training", "test": "test", "test_ema": "test, averaged weights"}
-            axes.plot(
-                steps, values, color=_COLORS[group], label=label[group], marker=marker, ms=3, lw=1.5
-            )
+            axes.plot([*points], values, color=color, label=label, marker=marker, ms=3, lw=1.5)
         axes.set(title=title, xlabel="Step", yscale=scale)
         axes.grid(alpha=0.3)
         if len(axes.lines) > 1:

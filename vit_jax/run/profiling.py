@@ -10,7 +10,7 @@ import jax
 log = logging.getLogger(__name__)
 
 
-class Profiler:
+class Profiler(contextlib.AbstractContextManager["Profiler"]):
     """Traces the steps from `first` to `last` into `directory`/plugins; (0, 0) traces nothing.
 
     It goes around the loop, and `step` around each step: a run that stops inside these steps
@@ -29,17 +29,14 @@ class Profiler:
             self._traced.append(step)
         yield
         if step == self._last:
-            self.close()
+            self._stop()
 
-    def close(self) -> None:
+    def _stop(self) -> None:
         if self._traced:
             jax.effects_barrier()
             jax.profiler.stop_trace()
             steps, self._traced = self._traced, []
             log.info("Profiled steps %d to %d into %s.", steps[0], steps[-1], self._directory)
 
-    def __enter__(self) -> "Profiler":
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._stop()

@@ -27,12 +27,15 @@ log = logging.getLogger("vit_jax")
 _CURVES_EVERY = 20.0  # seconds between redraws
 
 
-class Report:
+class Report(contextlib.AbstractContextManager["Report"]):
     """Numbers go through `scalars`, sentences through `log`."""
 
     def __init__(self, directory: Path, config: ml_collections.ConfigDict, *, start_step: int):
-        self._directory, self._batch = directory, config.batch
-        self._total_steps = config.total_steps
+        self._directory, self._batch, self._total_steps = (
+            directory,
+            config.batch,
+            config.total_steps,
+        )
         self._file = directory / "metrics.jsonl"
         self._rows = _keep_until(self._file, start_step)
         self._events = tensorboardX.SummaryWriter(str(directory), purge_step=start_step + 1)
@@ -43,16 +46,13 @@ class Report:
         if console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-            self._task = self._bar.add_task(
-                "training", total=self._total_steps, completed=start_step
-            )
+            total = self._total_steps
+            self._task = self._bar.add_task("training", total=total, completed=start_step)
             self._bar.start()
 
     def progress(self, step: int, metrics: Mapping[str, float]) -> None:
-        before, then = self._last
-        now = time.monotonic()
-        self._last = (step, now)
-        rate = self._batch * (step - before) / max(now - then, 1e-9)
+        (before, then), self._last = self._last, (step, time.monotonic())
+        rate = self._batch * (step - before) / max(self._last[1] - then, 1e-9)
         left = (self._total_steps - step) * self._batch / max(rate, 1e-9)
         self.scalars(step, {**metrics, "images_per_second": rate}, prefix="train")
         line = (
@@ -98,18 +98,12 @@ class Report:
         self._events.flush()
         draw_curves(self._rows, self._directory / "curves.png")
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
         self._events.close()
         if self._wandb:
             self._wandb.finish()
-
-    def __enter__(self) -> "Report":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def duration(seconds: float) -> str:
@@ -137,13 +131,13 @@ def logging_to(path: Path) -> Iterator[None]:
     file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     root.setLevel(logging.INFO)
     root.propagate = False
-    for handler in (console, file):
-        root.addHandler(handler)
+    root.addHandler(console)
+    root.addHandler(file)
     try:
         yield
     finally:
-        for handler in (console, file):
-            root.removeHandler(handler)
+        root.removeHandler(console)
+        root.removeHandler(file)
         file.close()
         root.setLevel(level)
         root.propagate = propagate
@@ -152,11 +146,10 @@ def logging_to(path: Path) -> Iterator[None]:
 def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     """The rows of a run up to a step, in the file too; later steps will be taken again."""
     rows: list[dict[str, Any]] = []
-    if path.exists():
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):  # a line cut short by a crash
-                rows.append(json.loads(line))
-        rows = [row for row in rows if row["step"] <= step]
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):  # a line cut short by a crash
+            rows.append(json.loads(line))
+    rows = [row for row in rows if row["step"] <= step]
     with replacing(path) as partial:
         partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return rows
@@ -172,6 +165,5 @@ def _start_wandb(config: ml_collections.ConfigDict, directory: Path) -> Any:
             f"config.wandb_project={config.wandb_project!r} needs the package wandb: "
             "pip install wandb, or leave the option empty."
         ) from e
-    run_id = directory.name
-    options = {"id": run_id, "resume": "allow", "dir": str(directory), "config": config.to_dict()}
-    return wandb.init(project=config.wandb_project, **options)
+    options = {"project": config.wandb_project, "id": directory.name, "resume": "allow"}
+    return wandb.init(**options, dir=str(directory), config=config.to_dict())

@@ -44,7 +44,6 @@ class Results:
 
     def card(self, step: int | None) -> checkpoint.Card:
         """The card of a checkpoint at this step, with the scores if the newest are of this step."""
-        is_scored = self.scores is not None and step == self.step
         return checkpoint.Card(
             self._program.model,
             self._program.grid,
@@ -52,7 +51,7 @@ class Results:
             class_names=tuple(self._train.class_names),
             preprocessing=self._preprocessing,
             source=f"vit_jax.train on {self._train.name}",
-            metrics=self.scores.metrics() if self.scores and is_scored else {},
+            metrics=self.scores.metrics() if self.scores and step == self.step else {},
             data=data_options(self._program.config),
         )
 

@@ -38,7 +38,7 @@ class Start:
     config: ml_collections.ConfigDict  # with the fields that the weights decide
     directory: Workdir
     stop: hosts.AgreedStop | StopRequest  # `stop.at(step)` says whether to stop after that step
-    pretrained: checkpoint.Checkpoint | None  # open until `close_weights`
+    pretrained: checkpoint.Checkpoint | None  # of a new run; open until `close_weights`
     close_weights: Callable[[], None]
 
 
@@ -46,7 +46,9 @@ class Start:
 def open_run(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Iterator[Start]:
     """Opens the initial weights and the directory; from here on, a signal means save and stop."""
     with contextlib.ExitStack() as weights:
-        pretrained = weights.enter_context(open_pretrained(config, workdir))
+        path, pretrained = pretrained_path(config), None
+        if path and not has_checkpoint(workdir):
+            pretrained = weights.enter_context(checkpoint.open(path))
         config = with_fields_of_weights(config, pretrained, stored_config(workdir))
         with (
             open_workdir(workdir, config) as directory,
@@ -54,19 +56,6 @@ def open_run(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Iter
             (hosts.stop_together if jax.process_count() > 1 else stop_on_signals)() as stop,
         ):
             yield Start(config, directory, stop, pretrained, weights.close)
-
-
-@contextlib.contextmanager
-def open_pretrained(
-    config: ml_collections.ConfigDict, workdir: epath.PathLike
-) -> Iterator[checkpoint.Checkpoint | None]:
-    """The weights to start from; None if random, or if the run has a checkpoint of its own."""
-    path = pretrained_path(config)
-    if not path or has_checkpoint(workdir):
-        yield None
-        return
-    with checkpoint.open(path) as found:
-        yield found
 
 
 def pretrained_path(config: ml_collections.ConfigDict) -> str:
@@ -96,8 +85,7 @@ def with_fields_of_weights(
         theirs = {name: stored[key] for name, key in names.items() if key in stored}
     config = config.copy_and_resolve_references()
     for name, value in theirs.items():
-        if name in config.model and config.model[name] != value:
-            ours = config.model[name]
+        if (ours := config.model.get(name, value)) != value:
             log.warning("model.%s is %r, as in the weights, not %r.", name, value, ours)
             config.model[name] = value
     return config
@@ -119,17 +107,14 @@ def first_state(
         log.info("Resumed at step %s.", f"{int(state.step):,}")
         return state
     if pretrained is None:
-        new_state = jax.jit(
+        return jax.jit(
             lambda: program.init_state(program.init_params()), out_shardings=state_shardings
-        )
-        return new_state()
-    fitted = pretrained.fit(
-        program.abstract_params, keep_head=program.config.keep_head, grid=program.grid
-    )
+        )()
+    keep_head = program.config.keep_head
+    fitted = pretrained.fit(program.abstract_params, keep_head=keep_head, grid=program.grid)
     params = fitted.restore(state_shardings.params, program.init_params)
     log.info("Loaded %s.", pretrained.path)
-    init_state = jax.jit(program.init_state, out_shardings=state_shardings, donate_argnums=0)
-    return init_state(params)
+    return jax.jit(program.init_state, out_shardings=state_shardings, donate_argnums=0)(params)
 
 
 def describe_run(program: Program, mesh: Mesh, train: data.Source, test: data.Source) -> str:

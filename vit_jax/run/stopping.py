@@ -41,11 +41,9 @@ def stop_on_signals() -> Iterator[StopRequest]:
         for known, handler in previous.items():
             signal.signal(known, handler)
 
-    try:
+    with contextlib.suppress(ValueError):  # in another thread they are for whoever started it
         for number in (signal.SIGTERM, signal.SIGINT):
             previous[number] = signal.signal(number, ask)
-    except ValueError:
-        pass  # not the main thread, so the signals are for whoever started this one
     try:
         yield request
     finally:
@@ -58,7 +56,7 @@ class LossWatch:
 
     def __init__(self) -> None:
         self._pending: list[tuple[int, Mapping[str, Array]]] = []
-        self.last_finite: tuple[int, dict[str, float]] | None = None
+        self._finite: dict[str, float] = {}  # the newest metrics
 
     def add(self, step: int, metrics: Mapping[str, Array]) -> None:
         self._pending.append((step, metrics))
@@ -68,23 +66,17 @@ class LossWatch:
         pending, self._pending = self._pending, []
         for step, metrics in jax.device_get(pending):
             metrics = {name: float(value) for name, value in metrics.items()}
-            if not all(map(math.isfinite, metrics.values())):
-                raise ValueError(self._message(step, metrics, latest_checkpoint))
-            self.last_finite = (step, metrics)
-        return self.last_finite[1] if self.last_finite else {}
-
-    def _message(
-        self, step: int, metrics: Mapping[str, float], latest_checkpoint: int | None
-    ) -> str:
-        bad = ", ".join(f"{n} {v}" for n, v in metrics.items() if not math.isfinite(v))
-        before = "nothing before it was finite"
-        if self.last_finite:
-            finite = ", ".join(f"{n} {v:.4g}" for n, v in self.last_finite[1].items())
-            before = f"step {self.last_finite[0]} still had {finite}"
-        back = "There is no checkpoint yet."
-        if latest_checkpoint is not None:
-            back = f"The last good checkpoint is step {latest_checkpoint}."
-        return (
-            f"The run diverged at step {step}: {bad}; {before}. {back} Nothing later was saved. "
-            "Try a lower base_lr, a longer warmup_steps or a lower grad_norm_clip."
-        )
+            bad = ", ".join(f"{n} {v}" for n, v in metrics.items() if not math.isfinite(v))
+            if bad:
+                before, back = "nothing before it was finite", "There is no checkpoint yet."
+                if self._finite:
+                    finite = ", ".join(f"{n} {v:.4g}" for n, v in self._finite.items())
+                    before = f"step {step - 1} still had {finite}"
+                if latest_checkpoint is not None:
+                    back = f"The last good checkpoint is step {latest_checkpoint}."
+                raise ValueError(
+                    f"The run diverged at step {step}: {bad}; {before}. {back} Nothing later was "
+                    "saved. Try a lower base_lr, a longer warmup_steps or a lower grad_norm_clip."
+                )
+            self._finite = metrics
+        return self._finite

@@ -22,7 +22,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from vit_jax.atomic import is_remote, replacing
-from vit_jax.config import MAY_CHANGE, OPTIONS
+from vit_jax.config import MAY_CHANGE, OPTIONS, default_config, flat_config
 
 log = logging.getLogger(__name__)
 
@@ -102,17 +102,6 @@ def stored_config(path: epath.PathLike) -> dict[str, Any] | None:
     """The configuration of the run in a directory, by dotted names; None if there is no run."""
     file = _absolute(path) / _CONFIG
     return json.loads(file.read_text()) if file.exists() else None
-
-
-def flat_config(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    """Dotted names to plain JSON values."""
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, ml_collections.ConfigDict):
-            flat |= {f"{name}.{inner}": v for inner, v in flat_config(value).items()}
-        else:
-            flat[name] = _plain(value)
-    return flat
 
 
 def upload_steps(local: Path, remote: epath.Path) -> None:
@@ -198,21 +187,17 @@ def _check_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
     """
     if (stored := stored_config(path)) is None:
         return
-    old = {name: option.default for name, option in OPTIONS.items()} | stored
-    new = flat_config(config)
-    known = {*OPTIONS, *(name for name in {*old, *new} if name.startswith("model."))}
-    changed = [name for name in sorted(known) if _plain(old.get(name)) != _plain(new.get(name))]
-    for name in changed:
-        log.info("config.%s was %r and is now %r.", name, old.get(name), new.get(name))
-    if refused := [name for name in changed if name not in MAY_CHANGE]:
-        listed = "; ".join(
-            f"config.{name} was {old.get(name)!r}, now {new.get(name)!r}" for name in refused
-        )
+    old, new = flat_config(default_config()) | stored, flat_config(config)
+    refused = []
+    for name in sorted({*old, *new}):
+        was, now = old.get(name), new.get(name)
+        if was == now or not (name in OPTIONS or name.startswith("model.")):
+            continue
+        log.info("config.%s was %r and is now %r.", name, was, now)
+        if name not in MAY_CHANGE:
+            refused.append(f"config.{name} was {was!r}, now {now!r}")
+    if refused:
         raise ValueError(
-            f"{path} holds another run: {listed}. Start it again as it was, or choose another "
-            "--workdir."
+            f"{path} holds another run: {'; '.join(refused)}. Start it again as it was, or choose "
+            "another --workdir."
         )
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

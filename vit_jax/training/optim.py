@@ -51,13 +51,9 @@ def create_learning_rate_schedule(
     return schedule
 
 
-def learning_rate_schedule(config: ml_collections.ConfigDict) -> optax.Schedule:
+def learning_rate_schedule(c: ml_collections.ConfigDict) -> optax.Schedule:
     return create_learning_rate_schedule(
-        config.total_steps,
-        config.base_lr,
-        config.decay_type,
-        config.warmup_steps,
-        config.linear_end,
+        c.total_steps, c.base_lr, c.decay_type, c.warmup_steps, c.linear_end
     )
 
 
@@ -120,11 +116,9 @@ def layer_index(name: str, depth: int) -> int:
     """How far from the input: 0 for the embedding, i + 1 for block i, depth + 1 for the head."""
     if match := re.match(r"Transformer/encoderblock_(\d+)/|MixerBlock_(\d+)/", name):
         return int(match[1] or match[2]) + 1
-    if name.startswith(("embedding/", "stem/", "cls", "dist", "Transformer/posembed")):
-        return 0
-    if name.startswith(("conv_root", "gn_root", "block", "Transformer/registers")):
-        return 0
-    return depth + 1
+    below = ("embedding/", "stem/", "cls", "dist", "conv_root", "gn_root", "block")
+    below += ("Transformer/posembed", "Transformer/registers")
+    return 0 if name.startswith(below) else depth + 1
 
 
 def layer_scales(params: Params, decay: float) -> Params:
@@ -142,14 +136,11 @@ def _scale_by_layer(params: Params, decay: float) -> optax.GradientTransformatio
     scales: dict[str, float] = {}
     _map_named(scales.__setitem__, layer_scales(params, decay))
 
-    def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, optax.OptState]:
-        del params
+    def scale(updates: optax.Updates, _: object) -> optax.Updates:
         # By name, because optax.partition leaves the frozen parameters out of `updates`.
-        return _map_named(lambda name, value: value * scales[name], updates), state
+        return _map_named(lambda name, value: value * scales[name], updates)
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(scale)
 
 
 def _map_named(function: Callable[[str, Any], object], tree: Params | optax.Updates) -> Params:

@@ -44,13 +44,9 @@ def make_train_step(
             logits: Any = model.apply({"params": params}, images, train=True, rngs=rngs)
             return loss_function(logits, targets).mean()
 
+        loss_and_grad_fn, parts = jax.value_and_grad(loss_fn), config.accum_steps
         loss, grads = accumulate_gradient(
-            jax.value_and_grad(loss_fn),
-            state.params,
-            images,
-            targets,
-            config.accum_steps,
-            key=dropout_key,
+            loss_and_grad_fn, state.params, images, targets, parts, key=dropout_key
         )
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
