@@ -1,4 +1,4 @@
-"""Says how good a model is.
+"""Measures how good a model is.
 
     python -m vit_jax.evaluate CHECKPOINT [--dataset NAME] [--split SPLIT] [--resolution N]
     python -m vit_jax.evaluate CHECKPOINT --few_shot --knn [--train_split 'train[:2000]']
@@ -24,9 +24,8 @@ from pathlib import Path
 from vit_jax.atomic import replacing
 from vit_jax.cli import compilation_cache
 from vit_jax.cli.command import Command
-from vit_jax.cli.files import check_directory
-from vit_jax.cli.model_options import CHECKPOINT_HELP, add_model_options, load_model
-from vit_jax.cli.options import count
+from vit_jax.cli.model_options import add_model_arguments, load_model
+from vit_jax.cli.options import count, out_dir
 from vit_jax.cli.progress import progress
 from vit_jax.evaluation.confusion import draw_confusion
 from vit_jax.evaluation.data_set import data_config
@@ -35,7 +34,7 @@ from vit_jax.evaluation.report import compare, describe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", nargs="?", help=CHECKPOINT_HELP)
+    add_model_arguments(parser, nargs="?")
     parser.add_argument("--compare", metavar="B", nargs="+", default=[], help="more, in one table")
     parser.add_argument("--dataset", help="a tfds name, a folder, a CSV/TSV, or 'digits'")
     parser.add_argument("--split", help="what to evaluate on: test, 'train[:10%%]', …")
@@ -45,25 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--knn", action="store_true", help="nearest neighbours")
     parser.add_argument("--neighbors", type=count, default=10, help="with --knn [10]")
     parser.add_argument("--batch_size", type=count, default=64, help="images at once [64]")
-    parser.add_argument("--out", default="evaluation", help="directory for the files [evaluation]")
-    add_model_options(parser)
+    parser.add_argument("--out", type=out_dir, default="evaluation", help="directory [evaluation]")
 
 
 def run(args: argparse.Namespace) -> None:
     paths = [path for path in (args.checkpoint, *args.compare) if path]
     if not paths:
         raise ValueError("give a CHECKPOINT, or --compare several. See --help.")
-    out = Path(args.out).expanduser()
-    check_directory(out)
     compilation_cache.enable()
-    results = []
+    results: list[Evaluation] = []
     for path in paths:
         result = evaluate(path, args)
         results.append(result)
         print(describe(result))
         if result.confusion is not None:
             number = f"_{len(results)}" if len(paths) > 1 else ""
-            picture = out / f"confusion_matrix{number}.png"
+            picture = args.out / f"confusion_matrix{number}.png"
             title = f"{Path(path).name}\n{result.dataset} {result.split}"
             with replacing(picture) as partial:
                 draw_confusion(result.confusion, result.classes, partial, title)
@@ -71,14 +67,13 @@ def run(args: argparse.Namespace) -> None:
     if len(paths) > 1:
         print(compare(results))
     written = [result.to_json() for result in results]
-    with replacing(out / "evaluation.json") as partial:
+    with replacing(args.out / "evaluation.json") as partial:
         partial.write_text(json.dumps(written if len(paths) > 1 else written[0], indent=1) + "\n")
-    print(f"The same as JSON: {out / 'evaluation.json'}")
+    print(f"The same as JSON: {args.out / 'evaluation.json'}")
 
 
 def evaluate(checkpoint: str, args: argparse.Namespace) -> Evaluation:
     classifier = load_model(checkpoint, args)
-    assert classifier.card.preprocessing is not None
     config = data_config(
         classifier.card.data,
         batch_size=args.batch_size,
@@ -92,7 +87,7 @@ def evaluate(checkpoint: str, args: argparse.Namespace) -> Evaluation:
         classifier.params,
         config,
         checkpoint=checkpoint,
-        preprocessing=classifier.card.preprocessing,
+        preprocessing=classifier.preprocessing,
         class_names=classifier.card.class_names,
         few_shot=args.few_shot,
         neighbors=args.neighbors if args.knn else None,

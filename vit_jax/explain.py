@@ -19,8 +19,8 @@ from pathlib import Path
 from vit_jax.classifier import Classifier
 from vit_jax.cli import compilation_cache
 from vit_jax.cli.command import Command
-from vit_jax.cli.files import check_directory
-from vit_jax.cli.model_options import CHECKPOINT_HELP, add_model_options, load_model
+from vit_jax.cli.model_options import add_model_arguments, load_model
+from vit_jax.cli.options import out_dir
 from vit_jax.cli.progress import progress
 from vit_jax.data.decode import decode
 from vit_jax.data.files import find_images
@@ -35,7 +35,7 @@ EXIT_SOME_FAILED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT_HELP)
+    add_model_arguments(parser)
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="file, folder, pattern, or -")
     parser.add_argument(
         "--class",
@@ -43,13 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="whose relevance to show, by name or number; without it each image's likeliest",
     )
-    parser.add_argument("--out", default="explanation", help="directory [explanation]")
-    add_model_options(parser)
+    parser.add_argument(
+        "--out", type=out_dir, default="explanation", help="directory [explanation]"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    out = Path(args.out).expanduser()
-    check_directory(out)
     paths = list(find_images(args.images, sys.stdin))
     compilation_cache.enable()
     classifier = load_model(args.checkpoint, args)
@@ -57,22 +56,21 @@ def run(args: argparse.Namespace) -> int:
     if args.class_name is not None:
         class_index = find_class(args.class_name, classifier.class_names)
 
-    exhibits = []
+    exhibits: list[Exhibit] = []
     with progress("images", len(paths)) as advance:
         for path in paths:
             try:
                 exhibits.append(explain(classifier, Path(path), class_index))
-            except OSError as error:
-                print(f"explain: {path}: {error.strerror or error}", file=sys.stderr)
-            except ValueError as error:
-                print(f"explain: {path}: {' '.join(str(error).split())}", file=sys.stderr)
+            except (ValueError, OSError) as error:
+                reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+                print(f"explain: {path}: {reason}", file=sys.stderr)
             advance(1)
     if not exhibits:
         raise ValueError("None of the images could be read, so there is nothing to show.")
     gallery = Gallery(classifier.model, classifier.params, classifier.grid, exhibits)
     for line in gallery.missing.values():
         print(line)
-    page.write(out, gallery, f"What {Path(args.checkpoint).name or args.checkpoint} looks at")
+    page.write(args.out, gallery, f"What {Path(args.checkpoint).name or args.checkpoint} looks at")
     return EXIT_SOME_FAILED if len(exhibits) < len(paths) else 0
 
 

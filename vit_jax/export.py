@@ -15,39 +15,37 @@ quarter, matrices only, with a scale for each output; computed in float32).
 
 import argparse
 import sys
-from pathlib import Path
 
+from vit_jax import exporting
 from vit_jax.cli.command import Command
-from vit_jax.cli.files import check_writable
-from vit_jax.cli.model_options import CHECKPOINT_HELP, add_model_options, load_model
-from vit_jax.exporting import directory, onnx
+from vit_jax.cli.model_options import add_model_arguments, load_model
+from vit_jax.cli.options import out_path
+from vit_jax.exporting import onnx
 from vit_jax.exporting.quantize import WEIGHTS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT_HELP)
-    parser.add_argument("out", metavar="OUT", help="directory to make")
+    add_model_arguments(parser)
+    parser.add_argument("out", metavar="OUT", type=out_path, help="directory to make")
     parser.add_argument("--weights", choices=WEIGHTS, default="float32")
     parser.add_argument("--onnx", action="store_true", help="needs pip install 'vit_jax[onnx]'")
-    add_model_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    out = Path(args.out).expanduser()
-    if out.exists():
-        raise ValueError(f"{out} exists already; give the name of a new directory.")
-    check_writable(out)
+    if args.out.exists():
+        raise ValueError(f"{args.out} exists already; give the name of a new directory.")
     if args.onnx and args.weights == "bfloat16":
         raise ValueError("--onnx goes with float32 or int8 weights: few runtimes know bfloat16.")
     if args.onnx:
         onnx.check_installed()
     classifier = load_model(args.checkpoint, args)
-    difference = directory.write(classifier, out, weights=args.weights, onnx=args.onnx)
-    for file in sorted(out.iterdir()):
+    difference = exporting.write(classifier, args.out, weights=args.weights, onnx=args.onnx)
+    for file in sorted(args.out.iterdir()):
         print(f"{file}  {file.stat().st_size:,} bytes")
     print(
         f"On noise, the exported model's probabilities differ from the original's by at most "
-        f"{difference:.1e} (weights: {args.weights}). Try: python {out / directory.LOADER} IMAGE"
+        f"{difference:.1e} (weights: {args.weights}). "
+        f"Try: python {args.out / exporting.LOADER} IMAGE"
     )
 
 

@@ -1,4 +1,4 @@
-"""Says what is in pictures.
+"""Classifies images.
 
     python -m vit_jax.predict CHECKPOINT IMAGE … [--format table|jsonl|csv] [--top_k N]
     python -m vit_jax.predict CHECKPOINT IMAGE … --features OUT.npz [--per_patch]
@@ -17,12 +17,11 @@ if __name__ == "__main__":
     use_huge_pages()  # may start this process again, so it comes before slow imports
 
 import argparse
-import collections
 import csv
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +30,9 @@ from vit_jax.checkpoint.npz import write_archive
 from vit_jax.classifier import Classifier, padded_size
 from vit_jax.cli import compilation_cache, contact_sheet
 from vit_jax.cli.command import Command
-from vit_jax.cli.files import check_writable
-from vit_jax.cli.model_options import CHECKPOINT_HELP, add_model_options, load_model
-from vit_jax.cli.options import count
+from vit_jax.cli.contact_sheet import Cell
+from vit_jax.cli.model_options import add_model_arguments, load_model
+from vit_jax.cli.options import count, out_file
 from vit_jax.cli.progress import progress
 from vit_jax.data.files import FileBatch, find_images, read_batches
 
@@ -44,21 +43,23 @@ Prediction = tuple[str, list[tuple[str, float]]]  # file, (class name, probabili
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT_HELP)
+    add_model_arguments(parser)
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="file, folder, pattern, or -")
     parser.add_argument("--top_k", type=count, default=5, help="classes per image [5]")
     parser.add_argument("--format", choices=PRINTERS, default="table")
-    parser.add_argument("--features", metavar="OUT.npz", help="write features, predict nothing")
+    features = "write features, predict nothing"
+    parser.add_argument("--features", metavar="OUT.npz", type=out_file, help=features)
     parser.add_argument("--per_patch", action="store_true", help="with --features: for each patch")
-    parser.add_argument(
-        "--contact_sheet", metavar="OUT.png", help=f"draw the first {MOST_CELLS} images"
-    )
+    sheet = f"draw the first {MOST_CELLS} images"
+    parser.add_argument("--contact_sheet", metavar="OUT.png", type=out_file, help=sheet)
     parser.add_argument("--batch_size", type=count, default=32, help="images at once [32]")
-    add_model_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    _check(args)
+    if args.per_patch and not args.features:
+        raise ValueError("--per_patch goes with --features OUT.npz, which is not given.")
+    if args.features and args.contact_sheet:
+        raise ValueError("--features predicts nothing that --contact_sheet could show; give one.")
     compilation_cache.enable()
     paths, total = find_images(args.images, sys.stdin), None
     if "-" not in args.images:  # a list may be endless
@@ -67,53 +68,41 @@ def run(args: argparse.Namespace) -> int:
     classifier = load_model(args.checkpoint, args)
     shape = (*classifier.preprocessing.crop, classifier.preprocessing.channels)
     size = padded_size(total or args.batch_size, args.batch_size)
-    failures: collections.Counter[str] = collections.Counter()
+    failed: list[str] = []
+    cells: list[Cell] | None = [] if args.contact_sheet else None
     with progress("images", total) as advance:
-        batches = read_batches(paths, classifier.transform, shape, size)
-        batches = _reporting_errors(batches, advance, failures)
+
+        def batches() -> Iterator[FileBatch]:
+            for batch in read_batches(paths, classifier.transform, shape, size):
+                for path, error in batch.errors.items():
+                    print(f"predict: {path}: {' '.join(error.split())}", file=sys.stderr)
+                    failed.append(path)
+                if batch.paths:
+                    yield batch
+                advance(len(batch.paths) + len(batch.errors))
+
         if args.features:
-            write_features(classifier, batches, Path(args.features), per_patch=args.per_patch)
+            write_features(classifier, batches(), args.features, per_patch=args.per_patch)
         else:
-            cells = [] if args.contact_sheet else None
             width = max(map(len, paths)) if total else 0
-            PRINTERS[args.format](predictions(classifier, batches, args.top_k, cells), width)
-            if cells is not None:
-                save_contact_sheet(cells, args.contact_sheet)
-    return EXIT_SOME_FAILED if failures.total() else 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    if args.per_patch and not args.features:
-        raise ValueError("--per_patch goes with --features OUT.npz, which is not given.")
-    if args.features and args.contact_sheet:
-        raise ValueError("--features predicts nothing that --contact_sheet could show; give one.")
-    for path in (args.features, args.contact_sheet):
-        check_writable(path)
-
-
-def _reporting_errors(
-    batches: Iterable[FileBatch], advance: Callable[[int], None], failures: collections.Counter[str]
-) -> Iterator[FileBatch]:
-    for batch in batches:
-        for path, error in batch.errors.items():
-            print(f"predict: {path}: {' '.join(error.split())}", file=sys.stderr)
-            failures["files"] += 1
-        if batch.paths:
-            yield batch
-        advance(len(batch.paths) + len(batch.errors))
+            PRINTERS[args.format](predictions(classifier, batches(), args.top_k, cells), width)
+    if cells is not None:
+        if not cells:
+            reason = "none of the images could be read"
+            raise ValueError(f"{args.contact_sheet} is not drawn: {reason}.")
+        contact_sheet.save(contact_sheet.draw(contact_sheet.square(cells)), args.contact_sheet)
+    return EXIT_SOME_FAILED if failed else 0
 
 
 def predictions(
-    classifier: Classifier,
-    batches: Iterable[FileBatch],
-    top_k: int,
-    cells: list[contact_sheet.Cell] | None = None,
+    classifier: Classifier, batches: Iterable[FileBatch], top_k: int, cells: list[Cell] | None
 ) -> Iterator[Prediction]:
     """The best `top_k` classes of each file, in the files' order; `cells` gets the first files."""
     pooling = getattr(classifier.model, "classifier", "")  # a Mixer has one way only
     if classifier.card.num_classes == 0 or "unpooled" in pooling:
         raise ValueError("The checkpoint has no head that classifies images; use --features.")
-    names = classifier.class_names
+    names, about = classifier.class_names, classifier.preprocessing
+    mean, std = np.asarray((about.mean, about.std), np.float32)  # c each
     for batch in batches:
         probabilities = classifier.predict(batch.images, batch_size=len(batch.images))
         rows = zip(batch.paths, batch.images, probabilities, strict=False)  # padding comes last
@@ -121,23 +110,11 @@ def predictions(
             best = np.argsort(-row, kind="stable")[:top_k]
             top = [(names[i], float(row[i])) for i in best]
             if cells is not None and len(cells) < MOST_CELLS:
+                pixels = np.clip(255 * (image * std + mean), 0, 255).round().astype(np.uint8)
                 lines = [f"{probability:.1%} {name}" for name, probability in top[:CELL_CLASSES]]
-                cells.append(contact_sheet.Cell(_pixels(classifier, image), Path(path).name, lines))
+                cells.append(Cell(pixels, Path(path).name, lines))
             yield path, top
         sys.stdout.flush()
-
-
-def _pixels(classifier: Classifier, image: np.ndarray) -> np.ndarray:
-    """The model's input as a picture, `h w c` in 8 bits."""
-    about = classifier.preprocessing
-    values = image * np.asarray(about.std, np.float32) + np.asarray(about.mean, np.float32)
-    return np.clip(255 * values, 0, 255).round().astype(np.uint8)
-
-
-def save_contact_sheet(cells: list[contact_sheet.Cell], path: str) -> None:
-    if not cells:
-        raise ValueError(f"{path} is not drawn: none of the images could be read.")
-    contact_sheet.save(contact_sheet.draw(contact_sheet.square(cells)), path)
 
 
 def write_features(

@@ -1,6 +1,7 @@
 """`python -m vit_jax.predict`: images in, names out."""
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from tests.reference import golden
+from tests.reference import golden, load_with_card
 from vit_jax import checkpoint, predict
 
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
@@ -20,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("no_compilation_cache")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    params, card = checkpoint.load_with_card(golden("vit_token").path)
+    params, card = load_with_card(golden("vit_token").path)
     path = tmp_path_factory.mktemp("model") / "model.npz"
-    checkpoint.save(params, path, card={**card, "class_names": NAMES})
+    checkpoint.save(params, path, card=dataclasses.replace(card, class_names=tuple(NAMES)))
     return str(path)
 
 

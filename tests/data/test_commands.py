@@ -63,7 +63,7 @@ def test_broken_images_are_counted_and_left_off(numbered, config_for):
     config = config_for(numbered)
     next((numbered / "train").rglob("3.png")).write_bytes(b"no")
     console = Console(record=True, width=120)
-    show(config, open_source(config), split_sizes(config), console)
+    show(open_source(config), split_sizes(config), console)
     assert "1 unreadable" in console.export_text()
     assert contact_sheet(config, open_source(config), rows=13, views=1)
 

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 
-import flax.traverse_util
 import jax
 import numpy as np
 import pytest
@@ -13,8 +12,9 @@ from PIL import Image
 
 import vit_jax
 from tests.reference import golden
-from vit_jax import export
-from vit_jax.exporting import directory, quantize, run_model, stablehlo
+from vit_jax import export, exporting
+from vit_jax.exporting import quantize, run_model, stablehlo
+from vit_jax.models.kinds import flatten
 
 
 @pytest.mark.parametrize("name", ["vit_token", "hybrid"])
@@ -97,7 +97,7 @@ def test_the_loader_turns_photographs_as_the_package_does(tmp_path, exif, orient
     colors = np.random.default_rng(0).integers(0, 256, (3, 2, 3), np.uint8)
     Image.fromarray(colors.repeat(16, 0).repeat(16, 1)).save(photo, exif=tags)
     loaded = vit_jax.load(golden("vit_token").path, preprocessing={"exif": exif})
-    directory.write(loaded, out, weights="float32", onnx=False)
+    exporting.write(loaded, out, weights="float32", onnx=False)
     model = run_model.Model(out)
     pixels = model.read(photo)
     assert pixels.shape == ((32, 48, 3) if exif and orientation == 6 else (48, 32, 3))
@@ -111,8 +111,9 @@ def test_the_loader_turns_photographs_as_the_package_does(tmp_path, exif, orient
 def test_int8_keeps_every_weight_within_half_a_step():
     params = vit_jax.load(golden("vit_token").path).params
     stored = quantize.quantize(params)
-    restored = flax.traverse_util.flatten_dict(jax.jit(quantize.dequantize)(stored), sep="/")
-    for name, leaf in flax.traverse_util.flatten_dict(params, sep="/").items():
+    restored = flatten(jax.jit(quantize.dequantize)(stored))
+    stored = flatten(stored)
+    for name, leaf in flatten(params).items():
         is_kernel = isinstance(stored[name], tuple)
         assert is_kernel == name.endswith("/kernel")
         step = stored[name][1] if is_kernel else 0.0

@@ -64,20 +64,18 @@ class Command:
             return 130
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
-        parser, args = self.parser(), argparse.Namespace()
+        parser = Parser(f"python -m vit_jax.{self.name}", description=self.doc)
+        args = argparse.Namespace()
         argv = [word for word in argv if word != "--debug"]  # it may stand anywhere
-        if self.default_recipe and not {"-h", "--help"} & set(argv):
-            args.config, argv = recipe.read(argv, self.default_recipe)
-        return parser.parse_args(argv, args)
-
-    def parser(self) -> Parser:
-        parser = Parser(prog=f"python -m vit_jax.{self.name}", description=self.doc)
         if self.default_recipe:
             parser.epilog = describe_options()
-            recipe.add_arguments(parser)
+            parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", help="recipe to start from")
+            parser.add_argument("--config.NAME", metavar="VALUE", help="set an option listed below")
+            if not {"-h", "--help"} & set(argv):
+                args.config, argv = recipe.read(argv, self.default_recipe)
         self.add_arguments(parser)
         parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        return parser
+        return parser.parse_args(argv, args)
 
 
 def _nobody_reads() -> bool:
@@ -91,7 +89,7 @@ def _nobody_reads() -> bool:
 
 
 def one_line(error: Exception) -> str:
-    """What a user needs to know of an error; for the system's own, the file and the reason."""
+    """What a user needs to know about an error; for the system's own, the file and the reason."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}."
     message = str(error).partition("\n-----")[0]  # below this line JAX describes its own frames

@@ -1,9 +1,9 @@
 """Huge pages, for a command that computes on a CPU.
 
 XLA:CPU allocates its temporary memory anew at each step. In pages of 4 KiB that is half a million
-page faults a step; in huge pages it is a few thousand (docs/performance.md). glibc reads its
-settings when a process starts, so a command starts itself once more with them. Who uses vit_jax as
-a library sets GLIBC_TUNABLES before starting Python.
+page faults per step; in huge pages it is a few thousand (docs/performance.md). glibc reads its
+settings when a process starts, so a command starts itself once more with them. If you use vit_jax
+as a library, set GLIBC_TUNABLES before starting Python.
 """
 
 import os

@@ -6,14 +6,16 @@ from vit_jax.classifier import Classifier, load
 from vit_jax.cli.options import size
 from vit_jax.preprocessing import INTERPOLATIONS
 
-CHECKPOINT_HELP = (
-    "a workdir, one of its steps, an .npz, an Orbax, timm or Hugging Face folder, a .safetensors "
-    "file, or a name from `python -m vit_jax.catalog list`"
-)
 
-
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """The options that `load_model` reads; the checkpoint itself is the command's to add."""
+def add_model_arguments(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    """The checkpoint, or as many as `nargs` says, and the options that `load_model` reads."""
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        nargs=nargs,
+        help="a workdir, one of its steps, an .npz, an Orbax, timm or Hugging Face folder, a "
+        ".safetensors file, or a name from `python -m vit_jax.catalog list`",
+    )
     parser.add_argument(
         "--resolution",
         type=size,
@@ -30,7 +32,6 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_model(checkpoint: str, args: argparse.Namespace) -> Classifier:
-    """The checkpoint, with the options of `add_model_options` applied."""
     preprocessing = {} if args.resize is None else {"resize": args.resize or None}
     if args.interpolation:
         preprocessing["interpolation"] = args.interpolation

@@ -22,11 +22,8 @@ from rich.progress import (
 def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar with the time left; call the result to advance it."""
     with _bars(MofNCompleteColumn()) as bars:
-        if bars is None:
-            yield lambda _: None
-        else:
-            task = bars.add_task(what, total=total)
-            yield lambda number: bars.advance(task, number)
+        task = bars.add_task(what, total=total)
+        yield lambda number: bars.advance(task, number)
 
 
 @contextlib.contextmanager
@@ -40,7 +37,6 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
         tenths: dict[str, int] = {}
 
         def update(name: str, have: int, total: int | None) -> None:
-            assert bars is not None
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=total)
             bars.update(tasks[name], completed=have, total=total)
@@ -52,17 +48,14 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
                 of = f" of {total / 2**20:.1f}" if total else ""
                 print(f"{name}: {have / 2**20:.1f}{of} MiB", file=sys.stderr, flush=True)
 
-        yield print_line if bars is None else update
+        yield update if bars.live.is_started else print_line
 
 
 @contextlib.contextmanager
-def _bars(*columns: ProgressColumn) -> Iterator[Progress | None]:
-    """rich's bars on standard error, or None if that is not a terminal."""
+def _bars(*columns: ProgressColumn) -> Iterator[Progress]:
+    """rich's bars on standard error; where that is no terminal, they never start."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with Progress(
+    bars = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         *columns,
@@ -70,5 +63,6 @@ def _bars(*columns: ProgressColumn) -> Iterator[Progress | None]:
         console=console,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),  # lines for a person go above the bar
-    ) as bars:
+    )
+    with bars if console.is_terminal else contextlib.nullcontext():
         yield bars

@@ -3,7 +3,6 @@
 ml_collections reads the values, so that each takes the type of the option it replaces.
 """
 
-import argparse
 import difflib
 import re
 import runpy
@@ -23,12 +22,6 @@ RECIPES = _INSTALLED if _INSTALLED.is_dir() else _CLONE
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]+)(=.*)?", re.DOTALL)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """For --help; `read` takes these off the command line before `parser` sees it."""
-    parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", help="the recipe to start from")
-    parser.add_argument("--config.NAME", metavar="VALUE", help="set one of the options below")
-
-
 def read(
     argv: list[str], default: Callable[[], ml_collections.ConfigDict]
 ) -> tuple[ml_collections.ConfigDict, list[str]]:
@@ -37,7 +30,14 @@ def read(
     parser.add_argument("--config")
     args, rest = parser.parse_known_args(argv)
     config = default() if args.config is None else load(args.config)
-    return config, override(config, rest)
+    rest = _joined(config, rest)
+    values = flags.FlagValues()
+    values.set_gnu_getopt()  # options may follow other arguments
+    try:
+        DEFINE_config_dict("config", config, flag_values=values, sys_argv=rest)
+        return config, values(["", *rest], known_only=True)[1:]
+    except (flags.Error, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def quickstart() -> ml_collections.ConfigDict:
@@ -62,18 +62,6 @@ def load(recipe: str) -> ml_collections.ConfigDict:
         raise
     except Exception as error:
         raise ValueError(f"{path} failed: {type(error).__name__}: {error}") from error
-
-
-def override(config: ml_collections.ConfigDict, argv: list[str]) -> list[str]:
-    """Sets in `config` what --config.NAME=VALUE says, locks it, and returns the other arguments."""
-    argv = _joined(config, argv)
-    values = flags.FlagValues()
-    values.set_gnu_getopt()  # options may follow other arguments
-    try:
-        DEFINE_config_dict("config", config, flag_values=values, sys_argv=argv)
-        return values(["", *argv], known_only=True)[1:]
-    except (flags.Error, AttributeError, KeyError, TypeError) as error:
-        raise ValueError(str(error)) from error
 
 
 def _joined(config: ml_collections.ConfigDict, argv: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ training does, several times.
 """
 
 import argparse
+import contextlib
 import sys
 from collections import Counter
 
@@ -18,8 +19,7 @@ from rich.table import Table
 
 from vit_jax.cli.command import Command
 from vit_jax.cli.contact_sheet import Cell, draw, save
-from vit_jax.cli.files import check_writable
-from vit_jax.cli.options import count
+from vit_jax.cli.options import count, out_file
 from vit_jax.config import default_config
 from vit_jax.data.decode import image_size
 from vit_jax.data.sources import Label, Source, open_source, split_sizes
@@ -30,32 +30,28 @@ _SAMPLED = 1000  # images looked at for counts and sizes, spread over the split
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset", metavar="DATASET", nargs="?", help="for --config.dataset")
-    parser.add_argument("--out", default="contact_sheet.png", help="file [contact_sheet.png]")
+    parser.add_argument(
+        "--out", type=out_file, default="contact_sheet.png", help="file [contact_sheet.png]"
+    )
     parser.add_argument("--rows", type=count, default=6, help="images on the contact sheet [6]")
     parser.add_argument("--views", type=count, default=6, help="times each is augmented [6]")
 
 
 def run(args: argparse.Namespace) -> None:
-    check_writable(args.out)
     config = args.config
     config.dataset = args.dataset or config.dataset
     source = open_source(config)
-    show(config, source, split_sizes(config), Console())
+    show(source, split_sizes(config), Console(soft_wrap=True))
     save(contact_sheet(config, source, args.rows, args.views), args.out)
     print(f"contact sheet: {args.out} (left: evaluation; right: {args.views} x training)")
 
 
-def show(
-    config: ml_collections.ConfigDict, source: Source, sizes: dict[str, int], console: Console
-) -> None:
+def show(source: Source, sizes: dict[str, int], console: Console) -> None:
     """Splits, classes and image sizes, the latter two from a sample where the split is large."""
     splits = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
-    console.print(f"[bold]{source.name}[/bold]: {splits}", soft_wrap=True)
-    kind = "multi-label, " if source.multi_label else ""
-    console.print(
-        f"{kind}{len(source.class_names)} classes; '{source.split}' has {len(source):,} images",
-        soft_wrap=True,
-    )
+    console.print(f"[bold]{source.name}[/bold]: {splits}")
+    classes = f"{'multi-label, ' if source.multi_label else ''}{len(source.class_names)} classes"
+    console.print(f"{classes}; '{source.split}' has {len(source):,} images")
 
     rows = _spread(len(source), _SAMPLED)
     labels, shapes, unreadable = Counter(), [], 0
@@ -72,13 +68,12 @@ def show(
         table.add_row(str(index), name, f"{labels[index]:,}")
     if len(source.class_names) > 20:
         table.add_row("…", f"{len(source.class_names) - 20} more", "")
-    console.print(table)
+    console.print(table, soft_wrap=False)
     if shapes:
         heights, widths = np.sort(np.array(shapes).T)
         console.print(
             f"sizes{scope}: {widths[0]} x {heights[0]} to {widths[-1]} x {heights[-1]}, "
-            f"median {int(np.median(widths))} x {int(np.median(heights))} (width x height)",
-            soft_wrap=True,
+            f"median {int(np.median(widths))} x {int(np.median(heights))} (width x height)"
         )
     if unreadable:
         console.print(f"[red]{unreadable} unreadable{scope}[/red]")
@@ -92,27 +87,22 @@ def contact_sheet(
     config.uint8_to_device = True  # pictures, not normalised numbers
     augment = train_transform(config)
     evaluate = eval_transform(preprocessing(config), uint8=True, max_pixels=config.pp.max_pixels)
-    shown = []
+    shown: list[list[Cell]] = []
     spares = _spread(len(source), 4 * rows)  # some images may turn out unreadable
     for index in dict.fromkeys([*_spread(len(source), rows), *spares]):
-        if len(shown) == rows:
-            break
-        try:
+        with contextlib.suppress(ValueError, OSError):
             example = source[index]
-            row = [Cell(evaluate(example.image), lines=[_caption(source, example.label)])]
+            names = ", ".join(source.class_names[one] for one in _ids(example.label))
+            row = [Cell(evaluate(example.image), lines=[names or "(no class)"])]
             for epoch in range(views):  # the very crops that training draws
                 rng = np.random.default_rng((config.seed, epoch, index))
                 row.append(Cell(augment(example.image, rng)))
             shown.append(row)
-        except (ValueError, OSError):
-            continue
+        if len(shown) == rows:
+            break
     if not shown:
         raise ValueError(f"no image of {source.name} could be read")
     return draw(shown, headings={0: "evaluation", 1: "training"})
-
-
-def _caption(source: Source, label: Label) -> str:
-    return ", ".join(source.class_names[one] for one in _ids(label)) or "(no class)"
 
 
 def _ids(label: Label) -> tuple[int, ...]:

@@ -1,68 +1,61 @@
-"""Smaller weights for an exported model: bfloat16, or int8 matrices with a scale for each output.
-
-Each kind is a pair of functions: from parameters to what is stored, and back inside the program.
-"""
+"""Smaller weights of an exported model: bfloat16, or int8 matrices with a scale for each output."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import KeyPath, keystr, tree_map_with_path
 from jax.typing import DTypeLike
 
 from vit_jax.aliases import Params
-from vit_jax.models.kinds import flatten
 
 _LEVELS = 127  # of int8, the same on both sides of zero
 
 
-Stored = Params  # or by flat name, an array or int8 values with their float32 scales
-
-
 class Weights(NamedTuple):
     dtype: str  # what the model computes in
-    store: Callable[[Params], Stored]
-    restore: Callable[[Stored], Params]
+    store: Callable[[Params], Params]
+    restore: Callable[[Params], Params] = lambda stored: stored  # inside the program
 
 
 def _as(dtype: DTypeLike) -> Callable[[Params], Params]:
     return lambda params: jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
 
 
-def quantize(params: Params) -> Stored:
-    """Kernels become int8; all else stays as it is."""
-    return {name: _quantized(name, leaf) for name, leaf in flatten(params).items()}
+def quantize(params: Params) -> Params:
+    """Kernels become pairs of int8 values and float32 scales; all else stays as it is."""
+
+    def quantized(path: KeyPath[Any], leaf: Any) -> Any:
+        name = keystr(path, simple=True, separator="/")
+        if not name.endswith("/kernel"):
+            return leaf
+        values = np.asarray(leaf, np.float32)
+        # The last axis holds the outputs; query, key and value have two (heads, head size).
+        is_projection = name.split("/")[-2] in ("query", "key", "value")
+        inputs = (0,) if is_projection else tuple(range(values.ndim - 1))
+        scale = np.abs(values).max(axis=inputs, keepdims=True) / _LEVELS
+        scale = np.where(scale > 0, scale, 1).astype(np.float32)
+        return np.round(values / scale).astype(np.int8), scale
+
+    return tree_map_with_path(quantized, params)
 
 
-def dequantize(stored: Stored) -> Params:
+def dequantize(stored: Params) -> Params:
     """The parameters again. Without the barrier XLA would unpack them all while it compiles."""
-    flat = {}
-    for name, leaf in stored.items():
-        if isinstance(leaf, tuple):
-            values, scale = jax.lax.optimization_barrier(leaf)
-            leaf = values.astype(jnp.float32) * scale
-        flat[name] = leaf
-    return flax.traverse_util.unflatten_dict(flat, sep="/")
 
+    def restored(leaf: Any) -> Any:
+        if not isinstance(leaf, tuple):
+            return leaf
+        values, scale = jax.lax.optimization_barrier(leaf)
+        return values.astype(jnp.float32) * scale
 
-def _quantized(
-    name: str, leaf: jax.Array | np.ndarray
-) -> jax.Array | np.ndarray | tuple[np.ndarray, np.ndarray]:
-    if not name.endswith("/kernel"):
-        return leaf
-    values = np.asarray(leaf, np.float32)
-    # The last axis holds the outputs; query, key and value have two such axes (heads, head size).
-    is_projection = name.split("/")[-2] in ("query", "key", "value")
-    inputs = (0,) if is_projection else tuple(range(values.ndim - 1))
-    scale = np.abs(values).max(axis=inputs, keepdims=True) / _LEVELS
-    scale = np.where(scale > 0, scale, 1).astype(np.float32)
-    return np.round(values / scale).astype(np.int8), scale
+    return jax.tree.map(restored, stored, is_leaf=lambda node: isinstance(node, tuple))
 
 
 WEIGHTS = {
-    "float32": Weights("float32", _as(np.float32), lambda stored: stored),
-    "bfloat16": Weights("bfloat16", _as(jnp.bfloat16), lambda stored: stored),
+    "float32": Weights("float32", _as(np.float32)),
+    "bfloat16": Weights("bfloat16", _as(jnp.bfloat16)),
     "int8": Weights("float32", quantize, dequantize),
 }
