@@ -108,7 +108,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
             with profiler.step(step):
                 state, metrics = train_step(state, next(batches))
             watch.add(step, metrics)
-            last, stopping = step == config.total_steps, run.stop.at(step)
+            last, stopping = step == config.total_steps, run.stop(step)
             if due(step, config.progress_every) or last:
                 report.progress(step, watch.check(checkpoints.latest_step))
             if due(step, config.eval_every) or last:

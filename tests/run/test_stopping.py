@@ -22,9 +22,9 @@ def test_the_first_signal_asks_and_the_second_does_what_it_always_did(number, ca
     previous = signal.signal(number, before)
     try:
         with stop_on_signals() as stop:
-            assert not stop.at(1)
+            assert not stop(1)
             signal.raise_signal(number)
-            assert stop.at(2)
+            assert stop(2)
             with pytest.raises(InterruptedError):
                 signal.raise_signal(number)
         assert signal.getsignal(number) is before
@@ -71,7 +71,7 @@ def test_a_signal_in_the_middle_of_a_line_of_the_log_is_noted(capfd):
             return True
 
         def write(self, data):
-            if not stop.requested:
+            if not stop(1):
                 signal.raise_signal(signal.SIGTERM)
             return len(data)
 
@@ -81,7 +81,7 @@ def test_a_signal_in_the_middle_of_a_line_of_the_log_is_noted(capfd):
     try:
         with stop_on_signals() as stop:
             log.warning("a line")
-            assert stop.requested
+            assert stop(1)
     finally:
         log.removeHandler(handler)
     logged = capfd.readouterr().err

@@ -9,7 +9,7 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 from jax.experimental import multihost_utils
@@ -62,20 +62,15 @@ def wait_for_all(what: str) -> None:
     multihost.get_barrier_sync_fn()(key=what, timeout_ms=1000 * PATIENCE)
 
 
-class AgreedStop:
-    """After a SIGTERM to any process, true in all of them at the same step."""
-
-    def at(self, step: int) -> bool:
-        """Must be asked after every step."""
-        return multihost_utils.reached_preemption_sync_point(step)
-
-
 @contextlib.contextmanager
-def stop_together() -> Iterator[AgreedStop]:
-    """JAX listens for SIGTERM and tells the others; Ctrl-C counts as one."""
+def stop_together() -> Iterator[Callable[[int], bool]]:
+    """A function to ask after every step: is it the one to stop after? All processes agree on it.
+
+    JAX listens for a SIGTERM to any process and tells the others; Ctrl-C counts as one.
+    """
     previous = signal.signal(signal.SIGINT, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
-        yield AgreedStop()
+        yield multihost_utils.reached_preemption_sync_point
     finally:
         signal.signal(signal.SIGINT, previous)
 

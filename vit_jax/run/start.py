@@ -19,7 +19,7 @@ from vit_jax.parallel.mesh import describe_mesh, with_shardings
 from vit_jax.planning.cost import macs_per_image
 from vit_jax.run.checkpoints import RunCheckpoints
 from vit_jax.run.report import logging_to
-from vit_jax.run.stopping import StopRequest, stop_on_signals
+from vit_jax.run.stopping import stop_on_signals
 from vit_jax.run.workdir import Workdir, has_checkpoint, open_workdir, stored_config
 from vit_jax.training.program import Program
 from vit_jax.training.state import TrainState
@@ -37,7 +37,7 @@ _OF_THE_WEIGHTS = [
 class Start:
     config: ml_collections.ConfigDict  # with the fields that the weights decide
     directory: Workdir
-    stop: hosts.AgreedStop | StopRequest  # `stop.at(step)` says whether to stop after that step
+    stop: Callable[[int], bool]  # says whether to stop after a step
     pretrained: checkpoint.Checkpoint | None  # of a new run; open until `close_weights`
     close_weights: Callable[[], None]
 

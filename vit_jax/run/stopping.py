@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,27 +15,20 @@ class Preempted(Exception):  # noqa: N818 (not an error: the run goes on when it
     """The run was asked to stop, and its state is saved."""
 
 
-class StopRequest:
-    requested = False
-
-    def at(self, step: int) -> bool:
-        """Whether to stop after this step. With several processes it is JAX that decides."""
-        del step
-        return self.requested
-
-
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """SIGTERM and Ctrl-C ask the run to save and stop; a second one stops at once.
+def stop_on_signals() -> Iterator[Callable[[int], bool]]:
+    """A function to ask after every step: is it the one to stop after?
+
+    SIGTERM and Ctrl-C ask the run to save and stop; a second one stops at once.
 
     The answer goes straight to the file descriptor: a handler may run in the middle of a logging
     call, and Python's buffered streams refuse to be entered twice.
     """
-    request = StopRequest()
-    previous: dict[int, Any] = {}
+    requested, previous = False, dict[int, Any]()
 
     def ask(number: int, _: Any) -> None:
-        request.requested = True
+        nonlocal requested
+        requested = True
         name = signal.Signals(number).name
         os.write(2, f"Got {name}: saving, then stopping. Once more stops at once.\n".encode())
         for known, handler in previous.items():
@@ -45,7 +38,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
         for number in (signal.SIGTERM, signal.SIGINT):
             previous[number] = signal.signal(number, ask)
     try:
-        yield request
+        yield lambda _: requested
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
