@@ -104,8 +104,8 @@ def test_each_process_reads_the_part_of_a_checkpoint_that_it_holds(tmp_path):
     ]
     results = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], results
-    for out, _ in results:
-        assert 0.5 <= float(out.split()[-1]) < 0.6  # half, and the small arrays, which every device holds
+    for out, _ in results:  # half, and the small arrays, which every device holds
+        assert 0.5 <= float(out.split()[-1]) < 0.6
 
 
 def test_two_processes_stop_together_and_end_as_one_process_would(tmp_path):
