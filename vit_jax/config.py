@@ -41,9 +41,7 @@ DATA = {
     "augment.crop_area": Option((0.05, 1.0), "training: share of the image a random crop covers"),
     "augment.flip": Option(True, "training: mirror half of the images"),
     "augment.randaugment_layers": Option(0, "training: RandAugment operations per image; 0 is off"),
-    "augment.randaugment_magnitude": Option(
-        10.0, "training: RandAugment strength, 10 as published"
-    ),
+    "augment.randaugment_magnitude": Option(10.0, "training: RandAugment strength, published 10"),
     "augment.color_jitter": Option(0.0, "training: brightness, contrast, saturation by ± this"),
     "augment.erase_rate": Option(0.0, "training: share of images with a rectangle erased by noise"),
     "batch": Option(512, "examples per training step, over all processes"),

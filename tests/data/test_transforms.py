@@ -35,7 +35,7 @@ def test_training_crops_and_resizes_as_the_reference_does(golden, config_for, mo
     config = config_for("x", **{"pp.crop": 32, "augment.flip": False})
     for name in ("jpeg_420", "png_rgb", "jpeg_444", "jpeg_gray"):
         box = tuple(int(side) for side in pixels[f"{name}/box"])
-        monkeypatch.setattr("vit_jax.data.transforms.inception_crop", lambda *a, b=box, **k: b)
+        monkeypatch.setattr("vit_jax.data.images.inception_crop", lambda *a, b=box, **k: b)
         image = train_transform(config)(pixels[f"{name}/file"].tobytes(), np.random.default_rng(0))
         assert np.abs(image - pixels[f"{name}/train"]).max() <= 0.01 / 127.5
 

@@ -18,19 +18,6 @@ from vit_jax.data.sources import (
 )
 from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
 
-__all__ = [
-    "DeviceBatches",
-    "Example",
-    "Source",
-    "count_classes",
-    "eval_batches",
-    "eval_transform",
-    "first_of_each_class",
-    "normalize",
-    "open_source",
-    "prefetch_to_device",
-    "preprocessing",
-    "split_sizes",
-    "train_batches",
-    "train_transform",
-]
+__all__ = ["DeviceBatches", "Example", "Source", "count_classes", "eval_batches", "eval_transform"]
+__all__ += ["first_of_each_class", "normalize", "open_source", "prefetch_to_device"]
+__all__ += ["preprocessing", "split_sizes", "train_batches", "train_transform"]

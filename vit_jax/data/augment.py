@@ -29,20 +29,26 @@ def apply(name: str, image: np.ndarray, rng: np.random.Generator, magnitude: flo
     """One operation by name on uint8 `h w c` with 1 or 3 channels."""
     if image.shape[2] not in (1, 3):
         raise ValueError(f"RandAugment needs 1 or 3 channels; the image has {image.shape[2]}")
-    level = magnitude / 10
+    level, fill = magnitude / 10, (_GRAY,) * image.shape[2]
     if name in _PICTURE_OPERATIONS:
         return _array(_PICTURE_OPERATIONS[name](_picture(image), level))
     if name in _GEOMETRY:
-        signed = level if rng.random() < 0.5 else -level
-        return _array(_warp(_picture(image), _GEOMETRY[name](signed, *image.shape[:2])))
+        # The matrix takes output to input coordinates; nearest neighbour, as published.
+        matrix = _GEOMETRY[name](level if rng.random() < 0.5 else -level, *image.shape[:2])
+        kind, size = Image.Transform.AFFINE, image.shape[1::-1]
+        return _array(_picture(image).transform(size, kind, matrix, fillcolor=fill))
     if name == "Rotate":
         degrees = 30 * level * (1 if rng.random() < 0.5 else -1)
-        return _array(_picture(image).rotate(degrees, fillcolor=(_GRAY,) * image.shape[2]))
+        return _array(_picture(image).rotate(degrees, fillcolor=fill))
     if name == "SolarizeAdd":
         added = np.minimum(image.astype(np.int16) + int(110 * level), 255).astype(np.uint8)
         return np.where(image < 128, added, image)
     assert name == "Cutout", name
-    return _cutout(image, rng, int(40 * level * min(image.shape[:2]) / _REFERENCE_SIZE))
+    half = int(40 * level * min(image.shape[:2]) / _REFERENCE_SIZE)
+    y, x = rng.integers(image.shape[0]), rng.integers(image.shape[1])
+    image = image.copy()
+    image[max(0, y - half) : y + half, max(0, x - half) : x + half] = _GRAY
+    return image
 
 
 def color_jitter(image: np.ndarray, rng: np.random.Generator, strength: float) -> np.ndarray:
@@ -75,27 +81,10 @@ def random_erase(
     return image
 
 
-def _cutout(image: np.ndarray, rng: np.random.Generator, half: int) -> np.ndarray:
-    y, x = rng.integers(image.shape[0]), rng.integers(image.shape[1])
-    image = image.copy()
-    image[max(0, y - half) : y + half, max(0, x - half) : x + half] = _GRAY
-    return image
-
-
-def _warp(picture: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
-    """`matrix` takes output to input coordinates; nearest neighbour, as published."""
-    fill = (_GRAY,) * len(picture.getbands())
-    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, fillcolor=fill)
-
-
 def _posterize(picture: Image.Image, bits: int) -> Image.Image:
     """Keeps the upper `bits`; below level 2.5 that is none, which leaves black, as published."""
     kept = [value >> (8 - bits) << (8 - bits) for value in range(256)]
     return picture.point(kept * len(picture.getbands()))
-
-
-def _shift(level: float, size: int) -> float:
-    return level * 100 * size / _REFERENCE_SIZE
 
 
 _PICTURE_OPERATIONS = {
@@ -112,8 +101,22 @@ _PICTURE_OPERATIONS = {
 _GEOMETRY = {
     "ShearX": lambda level, height, width: (1, 0.3 * level, 0, 0, 1, 0),
     "ShearY": lambda level, height, width: (1, 0, 0, 0.3 * level, 1, 0),
-    "TranslateX": lambda level, height, width: (1, 0, _shift(level, width), 0, 1, 0),
-    "TranslateY": lambda level, height, width: (1, 0, 0, 0, 1, _shift(level, height)),
+    "TranslateX": lambda level, height, width: (
+        1,
+        0,
+        level * 100 * width / _REFERENCE_SIZE,
+        0,
+        1,
+        0,
+    ),
+    "TranslateY": lambda level, height, width: (
+        1,
+        0,
+        0,
+        0,
+        1,
+        level * 100 * height / _REFERENCE_SIZE,
+    ),
 }
 OPERATIONS = (*_PICTURE_OPERATIONS, *_GEOMETRY, "Rotate", "SolarizeAdd", "Cutout")
 

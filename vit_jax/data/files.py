@@ -61,20 +61,20 @@ def read_batches(
     """
     cv2.setNumThreads(1)  # the pool's threads are enough
     paths = iter(paths)
+
+    def read(path: str) -> np.ndarray:
+        return transform(Path(path).read_bytes())
+
     waiting: collections.deque[list[tuple[str, Future[np.ndarray]]]] = collections.deque()
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         while True:
             while len(waiting) <= _BATCHES_AHEAD:
                 if not (chunk := list(itertools.islice(paths, batch_size))):
                     break
-                waiting.append([(path, pool.submit(_read, path, transform)) for path in chunk])
+                waiting.append([(path, pool.submit(read, path)) for path in chunk])
             if not waiting:
                 return
             yield _gather(waiting.popleft(), shape, batch_size)
-
-
-def _read(path: str, transform: Callable[..., np.ndarray]) -> np.ndarray:
-    return transform(Path(path).read_bytes())
 
 
 def _gather(

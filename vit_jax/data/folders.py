@@ -82,9 +82,8 @@ def list_splits(config: ml_collections.ConfigDict) -> dict[str, list[Entry]]:
 def _class_names(entries: Sequence[Entry]) -> tuple[str, ...]:
     """Sorted, and by value where all are whole numbers, so that class '10' comes after '9'."""
     names = {label for entry in entries for label in entry.labels}
-    if all(name.isdecimal() for name in names):
-        return tuple(sorted(names, key=lambda name: (int(name), name)))
-    return tuple(sorted(names))
+    numbers = all(name.isdecimal() for name in names)
+    return tuple(sorted(names, key=lambda name: (int(name) if numbers else 0, name)))
 
 
 def _list_folder(root: Path, training: Sequence[str]) -> dict[str, list[Entry]]:
@@ -93,13 +92,18 @@ def _list_folder(root: Path, training: Sequence[str]) -> dict[str, list[Entry]]:
         tops = {child.name: child for child in _visible_folders(root)}
     else:
         tops = {"": root}
-    splits = {
-        name: entries
-        for name, top in tops.items()
-        if (entries := _list_classes(root, top, all_needed=name in ("", *training)))
-    }
-    classes = {entry.labels[0].lower() for entries in splits.values() for entry in entries}
-    if classes <= _SPLIT_NAMES:  # images right below train: no classes at all
+    splits: dict[str, list[Entry]] = {}
+    for split, top in tops.items():
+        classes = {folder.name: [*images_below(folder)] for folder in _visible_folders(top)}
+        empty = [name for name, images in classes.items() if not images]
+        if len(empty) == len(classes):
+            continue
+        if empty and split in ("", *training):
+            raise ValueError(f"{top} has class folders without images: {', '.join(empty)}")
+        files = [(path, name) for name, images in classes.items() for path in images]
+        splits[split] = [Entry(str(path.relative_to(root)), (name,)) for path, name in files]
+    names = {entry.labels[0].lower() for entries in splits.values() for entry in entries}
+    if names <= _SPLIT_NAMES:  # images right below train: no classes at all
         raise ValueError(
             f"{root} has no images in class folders; it needs train/CLASS/*.jpg and "
             f"test/CLASS/*.jpg, or CLASS/*.jpg, with files that end in {', '.join(SUFFIXES)}"
@@ -111,18 +115,6 @@ def _holds_splits(folder: Path) -> bool:
     """Whether `train` is a split (holds class folders), or a class with images of trains."""
     children = list(folder.iterdir()) if folder.is_dir() else []
     return any(c.is_dir() for c in children) and not any(_is_image(c.name) for c in children)
-
-
-def _list_classes(root: Path, top: Path, all_needed: bool) -> list[Entry]:
-    entries, empty = [], []
-    for folder in _visible_folders(top):
-        images = sorted(str(path.relative_to(root)) for path in images_below(folder))
-        entries += [Entry(path, (folder.name,)) for path in images]
-        if not images:
-            empty.append(folder.name)
-    if entries and empty and all_needed:
-        raise ValueError(f"{top} has class folders without images: {', '.join(empty)}")
-    return entries
 
 
 def _visible_folders(folder: Path) -> list[Path]:

@@ -19,9 +19,8 @@ import ml_collections
 import numpy as np
 from absl import flags
 
+from vit_jax.data import transforms
 from vit_jax.data.sources import Label, Source, open_source
-from vit_jax.data.transforms import eval_transform, train_transform
-from vit_jax.data.transforms import preprocessing as configured_preprocessing
 from vit_jax.preprocessing import Preprocessing
 
 log = logging.getLogger(__name__)
@@ -50,9 +49,9 @@ def train_batches(
     config = config.copy_and_resolve_references()  # must not change while readers use it
     source = open_source(config) if source is None else source
     process, processes, size = _share("batch", config.batch, process_index, process_count)
-    blank = _blank(configured_preprocessing(config), config.uint8_to_device)
-    bad = BadImages(source, config.max_bad_images)
-    load = LoadForTraining(source, train_transform(config), blank, bad, config.seed)
+    blank = _blank(transforms.preprocessing(config), config.uint8_to_device)
+    transform = transforms.train_transform(config)
+    load = LoadForTraining(source, transform, blank, config.max_bad_images, config.seed)
     epochs = max(1, _STREAM_LENGTH // len(source))
     stream = grain.MapDataset.range(len(source)).seed(config.seed).shuffle().repeat(epochs)
     stream = stream.map_with_index(lambda position, index: (position // len(source), index))
@@ -80,11 +79,10 @@ def eval_batches(
     config = config.copy_and_resolve_references()
     source = open_source(config, config.pp.test) if source is None else source
     process, processes, size = _share("batch_eval", config.batch_eval, process_index, process_count)
-    wanted = preprocessing or configured_preprocessing(config)
+    wanted = preprocessing or transforms.preprocessing(config)
     uint8, max_pixels = config.uint8_to_device, config.pp.max_pixels
-    transform = eval_transform(wanted, uint8=uint8, max_pixels=max_pixels)
-    bad = BadImages(source, config.max_bad_images)
-    load = LoadForEvaluation(source, transform, _blank(wanted, uint8), bad)
+    transform = transforms.eval_transform(wanted, uint8=uint8, max_pixels=max_pixels)
+    load = LoadForEvaluation(source, transform, _blank(wanted, uint8), config.max_bad_images)
     steps = math.ceil(len(source) / config.batch_eval)
     positions = grain.MapDataset.range(process, steps * config.batch_eval, processes)
     return EvalBatches(_read(config, positions, load, size), steps)
@@ -105,42 +103,20 @@ class EvalBatches:
 
 
 @dataclasses.dataclass(frozen=True)
-class BadImages:
-    """Counts unreadable examples, each once however often it comes up.
-
-    `limit` is a share of the source. Reader threads share one of these; worker processes, which
-    share no memory, each have their own.
-    """
-
-    source: Source
-    limit: float
-    reasons: dict[int, str] = dataclasses.field(default_factory=dict)
-
-    def report(self, index: int, error: Exception) -> None:
-        """Logs each once; raises ValueError with the list once more than `limit` are bad."""
-        source, reasons = self.source, self.reasons
-        if index not in reasons:
-            reasons[index] = str(error)
-            log.warning("unreadable image %s: %s", source.path(index), error)
-        if len(reasons) > self.limit * len(source):
-            lines = [f"  {source.path(i)}: {why}" for i, why in [*reasons.items()][:_LISTED]]
-            if len(reasons) > _LISTED:
-                lines.append(f"  and {len(reasons) - _LISTED} more")
-            raise ValueError(
-                f"{len(reasons)} of {len(source)} images of {source.name} cannot be read, more "
-                f"than config.max_bad_images={self.limit:g} allows. Repair them, or allow more:\n"
-                + "\n".join(lines)
-            )
-
-
-@dataclasses.dataclass(frozen=True)
 class Loader:
-    """Reads examples straight into a batch: stacking images later would take a fifth more time."""
+    """Reads examples straight into a batch: stacking images later would take a fifth more time.
+
+    Counts those that cannot be read, each once however often it comes up; `max_bad` is a share of
+    the source. Reader threads share one loader; worker processes, which share no memory, each have
+    their own.
+    """
 
     source: Source
     transform: Callable[..., np.ndarray]
     blank: np.ndarray
-    bad: BadImages
+    max_bad: float
+    seed: int = 0
+    bad: dict[int, str] = dataclasses.field(default_factory=dict)
 
     def room_for(self, count: int) -> np.ndarray:
         cv2.setNumThreads(1)  # each reader is a thread already; more of them compete for the cores
@@ -154,9 +130,25 @@ class Loader:
             if image is not out:
                 out[:] = image
         except (ValueError, OSError) as error:
-            self.bad.report(index, error)
+            self._report(index, error)
             return None
         return example.label
+
+    def _report(self, index: int, error: Exception) -> None:
+        """Logs a bad image; raises ValueError with the list of them when there are too many."""
+        source, bad = self.source, self.bad
+        if index not in bad:
+            bad[index] = str(error)
+            log.warning("unreadable image %s: %s", source.path(index), error)
+        if len(bad) > self.max_bad * len(source):
+            lines = [f"  {source.path(i)}: {why}" for i, why in [*bad.items()][:_LISTED]]
+            if len(bad) > _LISTED:
+                lines.append(f"  and {len(bad) - _LISTED} more")
+            raise ValueError(
+                f"{len(bad)} of {len(source)} images of {source.name} cannot be read, more than "
+                f"config.max_bad_images={self.max_bad:g} allows. Repair them, or allow more:\n"
+                + "\n".join(lines)
+            )
 
     def encode(self, labels: Sequence[Label]) -> np.ndarray:
         """int32 class ids `b`, or float32 zeros and ones `b k`."""
@@ -168,11 +160,8 @@ class Loader:
         return hot
 
 
-@dataclasses.dataclass(frozen=True)
 class LoadForTraining(Loader):
     """Augments as well; randomness is a function of (seed, epoch, index)."""
-
-    seed: int
 
     def __call__(self, places: tuple[np.ndarray, np.ndarray]) -> Batch:
         images = self.room_for(len(places[0]))

@@ -219,15 +219,11 @@ def _keys(builder: tfds.core.DatasetBuilder, config: ml_collections.ConfigDict) 
             f"{', '.join(features)} ({kind}s: {', '.join(candidates) or 'none'})"
         )
 
-    labels = [key for key, feature in features.items() if _is_label(feature)]
+    inner = {key: getattr(feature, "feature", feature) for key, feature in features.items()}
+    labels = [key for key, one in inner.items() if isinstance(one, tfds.features.ClassLabel)]
     return find("image_key", "image", _images(builder)), find("label_key", "class label", labels)
 
 
 def _images(builder: tfds.core.DatasetBuilder) -> list[str]:
     features: Any = builder.info.features
     return [key for key, feature in features.items() if isinstance(feature, tfds.features.Image)]
-
-
-def _is_label(feature: Any) -> bool:
-    inner = feature.feature if isinstance(feature, tfds.features.Sequence) else feature
-    return isinstance(inner, tfds.features.ClassLabel)

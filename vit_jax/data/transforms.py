@@ -11,16 +11,8 @@ import ml_collections
 import numpy as np
 
 from vit_jax.aliases import Size
-from vit_jax.data import augment
+from vit_jax.data import augment, images
 from vit_jax.data.decode import MAX_PIXELS, Box, decode, decode_crop
-from vit_jax.data.images import (
-    center_crop,
-    covering_size,
-    flip,
-    inception_crop,
-    normalize,
-    resize,
-)
 from vit_jax.preprocessing import INTERPOLATIONS, Preprocessing
 
 Raw = bytes | np.ndarray  # an encoded file, or h w c
@@ -76,13 +68,14 @@ def eval_transform(
         if interpolation == "bilinear" and not uint8:
             image = image.astype(np.float32)
         if preprocessing.resize is None:
-            image = resize(image, preprocessing.crop, interpolation, out)
+            image = images.resize(image, preprocessing.crop, interpolation, out)
         else:
-            large = resize(image, _size_before_crop(preprocessing, image.shape[:2]), interpolation)
-            image = center_crop(large, preprocessing.crop)
+            before_crop = _size_before_crop(preprocessing, image.shape[:2])
+            image = images.resize(image, before_crop, interpolation)
+            image = images.center_crop(image, preprocessing.crop)
         if uint8:
             return np.ascontiguousarray(image)
-        return normalize(image, preprocessing.mean, preprocessing.std)
+        return images.normalize(image, preprocessing.mean, preprocessing.std)
 
     return transform
 
@@ -105,7 +98,7 @@ def _size_before_crop(preprocessing: Preprocessing, shape: Size) -> Size:
     if not isinstance(cover, int):
         return cover or size
     height, width = (round(side * cover / min(size)) for side in size)
-    return covering_size(shape, (height, width))
+    return images.covering_size(shape, (height, width))
 
 
 def train_transform(config: ml_collections.ConfigDict) -> Callable[..., np.ndarray]:
@@ -127,14 +120,13 @@ def train_transform(config: ml_collections.ConfigDict) -> Callable[..., np.ndarr
         raise ValueError(f"RandAugment and colour jitter need 1 or 3 channels, not {channels}")
 
     def transform(raw: Raw, rng: np.random.Generator, out: np.ndarray | None = None) -> np.ndarray:
-        choose = functools.partial(inception_crop, rng, area=area)
+        choose = functools.partial(images.inception_crop, rng, area=area)
         image = decode_crop(raw, choose, channels=channels, exif=exif, max_pixels=max_pixels)
         if mirror and rng.random() < 0.5:
-            image = flip(image)
-        if recolored:
-            image = resize(image, wanted.crop)
-        else:
-            image = resize(image if uint8 else image.astype(np.float32), wanted.crop, out=out)
+            image = images.flip(image)
+        if not (uint8 or recolored):
+            image = image.astype(np.float32)
+        image = images.resize(image, wanted.crop, out=None if recolored else out)
         if jitter > 0:
             image = augment.color_jitter(image, rng, jitter)
         if layers > 0:
@@ -143,6 +135,6 @@ def train_transform(config: ml_collections.ConfigDict) -> Callable[..., np.ndarr
             image = augment.random_erase(image, rng)
         if uint8:
             return np.ascontiguousarray(image)
-        return normalize(image, wanted.mean, wanted.std)
+        return images.normalize(image, wanted.mean, wanted.std)
 
     return transform

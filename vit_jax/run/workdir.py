@@ -79,8 +79,7 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
                 download_steps(path / CHECKPOINTS, local / CHECKPOINTS)
         else:
             local = Path(path)
-            _make(local)
-            stack.enter_context(_locked(local))
+            stack.enter_context(_made_and_locked(local))
         _check_config(path, config)
         if first:
             with replacing(path / _CONFIG) as partial:
@@ -153,18 +152,15 @@ def _is_copied(path: epath.Path) -> bool:
     return is_remote(path) and not str(path).startswith("gs://")
 
 
-def _make(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise ValueError(f"The workdir {path} cannot be made: {e.strerror}.") from e
-    if not os.access(path, os.W_OK):
-        raise ValueError(f"The workdir {path} cannot be written to; choose another --workdir.")
-
-
 @contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _made_and_locked(directory: Path) -> Iterator[None]:
     """Held by the operating system for as long as this process lives, and no longer."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ValueError(f"The workdir {directory} cannot be made: {e.strerror}.") from e
+    if not os.access(directory, os.W_OK):
+        raise ValueError(f"The workdir {directory} cannot be written to; choose another --workdir.")
     owner = directory / ".lock.owner"  # not in the lock itself, which filelock may truncate
     try:
         held = filelock.FileLock(directory / ".lock", timeout=0).acquire()

@@ -10,10 +10,7 @@ import jax
 import optax
 from jax import Array
 
-
-def softmax(logits: Array, targets: Array) -> Array:
-    """Cross-entropy of one class out of k."""
-    return optax.softmax_cross_entropy(logits, targets)
+softmax = optax.softmax_cross_entropy  # of one class out of k
 
 
 def sigmoid(logits: Array, targets: Array) -> Array:
