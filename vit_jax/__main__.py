@@ -29,7 +29,9 @@ def main() -> int:
         sys.argv = [name, *arguments]
         runpy.run_module(f"vit_jax.{name}", run_name="__main__", alter_sys=True)
     elif name in ("-h", "--help"):
-        print(usage())
+        rows = "\n".join(f"  {name:<10}{description}" for name, description in COMMANDS.items())
+        print(f"usage: vit_jax COMMAND …, or python -m vit_jax.COMMAND …\n\n{rows}\n")
+        print("vit_jax COMMAND --help describes a command, vit_jax --version prints the version.")
     elif name == "--version":
         print(f"vit_jax {__version__}")
     else:
@@ -38,14 +40,6 @@ def main() -> int:
         print(f"vit_jax: there is no command {name!r}. {hint}", file=sys.stderr)
         return 1
     return 0
-
-
-def usage() -> str:
-    rows = "\n".join(f"  {name:<10}{description}" for name, description in COMMANDS.items())
-    return (
-        f"usage: vit_jax COMMAND …, or python -m vit_jax.COMMAND …\n\n{rows}\n\n"
-        "vit_jax COMMAND --help describes a command, vit_jax --version prints the version."
-    )
 
 
 if __name__ == "__main__":

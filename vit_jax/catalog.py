@@ -19,34 +19,26 @@ from vit_jax.cli.progress import download_progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(required=True, metavar="COMMAND")
-
+    actions = parser.add_subparsers(required=True, dest="action", metavar="COMMAND")
     listing = actions.add_parser("list", help="all checkpoints, or those with TEXT in their row")
     listing.add_argument("text", nargs="?", default="", metavar="TEXT")
-    listing.set_defaults(action=list_entries)
-
     show = actions.add_parser("show", help="one checkpoint in full")
-    show.add_argument("name", metavar="NAME")
-    show.set_defaults(action=show_entry)
-
     fetch = actions.add_parser("fetch", help="download one into the cache and print its path")
-    fetch.add_argument("name", metavar="NAME")
+    for action in (show, fetch):
+        action.add_argument("name", metavar="NAME")
     fetch.add_argument("--offline", action="store_true", help="use the cache only")
     fetch.add_argument("--timeout", type=float, default=30.0, help="seconds of silence [30]")
-    fetch.set_defaults(action=fetch_entry)
-
     best = actions.add_parser("augreg", help="AugReg's best i21k checkpoint of a model")
     best.add_argument("name", metavar="MODEL", help="B_16, R26_S_32, … or a whole file name")
     best.add_argument("--index", default=augreg.INDEX, help="index.csv: a path, https:// or gs://")
-    best.set_defaults(action=show_best)
-
     for action in (fetch, best):
         action.add_argument("--cache", help="directory that keeps the downloads")
         action.add_argument("--allow_http", action="store_true", help="allow http beside https")
 
 
 def run(args: argparse.Namespace) -> int | None:
-    return args.action(args)
+    actions = {"list": list_entries, "show": show_entry, "fetch": fetch_entry, "augreg": show_best}
+    return actions[args.action](args)
 
 
 def list_entries(args: argparse.Namespace) -> None:

@@ -19,33 +19,18 @@ from vit_jax.cli.options import count, size
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help="the checkpoint to read: a file or a folder")
     parser.add_argument("target", metavar="OUT", help="the file or folder to write")
-    parser.add_argument(
-        "--to",
-        choices=TARGETS,
-        help="what to write; by default OUT's name decides: .npz, .safetensors (timm), else orbax",
-    )
-    parser.add_argument(
-        "--num_heads",
-        type=count,
-        help="attention heads, for weights without a config.json beside them",
-    )
-    parser.add_argument(
-        "--image_size",
-        type=size,
-        metavar="N|H,W",
-        help="in pixels, for an .npz whose position grid is not square",
-    )
+    to = "what to write; by default OUT's name decides: .npz, .safetensors (timm), else orbax"
+    parser.add_argument("--to", choices=TARGETS, help=to)
+    heads = "attention heads, for weights without a config.json beside them"
+    parser.add_argument("--num_heads", type=count, help=heads)
+    pixels = "in pixels, for an .npz whose position grid is not square"
+    parser.add_argument("--image_size", type=size, metavar="N|H,W", help=pixels)
     parser.add_argument("--quiet", action="store_true", help="print one line only")
 
 
 def run(args: argparse.Namespace) -> None:
-    report = checkpoint.convert(
-        args.source,
-        args.target,
-        to=args.to,
-        num_heads=args.num_heads,
-        image_size=args.image_size,
-    )
+    options = {"to": args.to, "num_heads": args.num_heads, "image_size": args.image_size}
+    report = checkpoint.convert(args.source, args.target, **options)
     if not args.quiet:
         print("\n".join(report.lines))
     print(

@@ -27,7 +27,7 @@ from vit_jax.data.files import find_images
 from vit_jax.data.images import crop
 from vit_jax.data.transforms import seen_box
 from vit_jax.explanation import explain_image, page
-from vit_jax.explanation.figures.primitives import sized_photo
+from vit_jax.explanation.figures import sized_photo
 from vit_jax.explanation.gallery import Exhibit, Gallery
 from vit_jax.labels import find_class
 
@@ -37,12 +37,8 @@ EXIT_SOME_FAILED = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="file, folder, pattern, or -")
-    parser.add_argument(
-        "--class",
-        dest="class_name",
-        metavar="NAME",
-        help="whose relevance to show, by name or number; without it each image's likeliest",
-    )
+    relevance = "whose relevance to show, by name or number; without it each image's likeliest"
+    parser.add_argument("--class", dest="class_name", metavar="NAME", help=relevance)
     parser.add_argument(
         "--out", type=out_dir, default="explanation", help="directory [explanation]"
     )
@@ -52,9 +48,8 @@ def run(args: argparse.Namespace) -> int:
     paths = list(find_images(args.images, sys.stdin))
     compilation_cache.enable()
     classifier = load_model(args.checkpoint, args)
-    class_index = None
-    if args.class_name is not None:
-        class_index = find_class(args.class_name, classifier.class_names)
+    wanted = args.class_name
+    class_index = None if wanted is None else find_class(wanted, classifier.class_names)
 
     exhibits: list[Exhibit] = []
     with progress("images", len(paths)) as advance:

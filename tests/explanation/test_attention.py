@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.explanation.numbers.attention import (
+from vit_jax.explanation.numbers import (
     Tokens,
     attention_distance,
     attention_maps,

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from vit_jax.explanation import figures
-from vit_jax.explanation.figures.primitives import as_png, scaled
-from vit_jax.explanation.numbers.parameters import principal_filters
+from vit_jax.explanation.figures import as_png, scaled
+from vit_jax.explanation.numbers import principal_filters
 
 RNG = np.random.default_rng(0)
 

@@ -7,8 +7,7 @@ import pytest
 
 from tests.reference import golden, random_params
 from vit_jax import models
-from vit_jax.explanation.numbers.attention import attention_relevance
-from vit_jax.explanation.numbers.image import class_score, integrated_gradients
+from vit_jax.explanation.numbers import attention_relevance, class_score, integrated_gradients
 from vit_jax.models.position import offset_index
 
 

@@ -110,7 +110,7 @@ def test_the_loader_turns_photographs_as_the_package_does(tmp_path, exif, orient
 
 def test_int8_keeps_every_weight_within_half_a_step():
     params = vit_jax.load(golden("vit_token").path).params
-    stored = quantize.quantize(params)
+    stored = quantize.quantize(params, "int8")
     restored = flatten(jax.jit(quantize.dequantize)(stored))
     stored = flatten(stored)
     for name, leaf in flatten(params).items():

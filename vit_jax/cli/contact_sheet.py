@@ -1,11 +1,11 @@
 """One picture of many images in rows, with a few words below them."""
 
-import dataclasses
 import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -18,8 +18,7 @@ MARGIN = 12
 LINE = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """An image, `h w c` in 8 bits; below it a title in gray, then lines, the first of them bold."""
 
     image: np.ndarray

@@ -13,13 +13,9 @@ from pathlib import Path
 
 # Huge pages; and freed memory is kept for the next step rather than handed back to the system. One
 # arena, because in any other glibc maps large blocks anew each time, whatever mmap_max says.
-TUNABLE = ":".join(
-    (
-        "glibc.malloc.hugetlb=1",
-        "glibc.malloc.arena_max=1",
-        "glibc.malloc.mmap_max=0",
-        f"glibc.malloc.trim_threshold={2**36}",
-    )
+TUNABLE = (
+    "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0"
+    f":glibc.malloc.trim_threshold={2**36}"
 )
 _DEVICES = ("nvidia[0-9]*", "kfd", "accel[0-9]*", "vfio/[0-9]*")  # NVIDIA, AMD, TPU, newer TPUs
 

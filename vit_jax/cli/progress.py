@@ -4,24 +4,14 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
+import rich.progress as rich_progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar with the time left; call the result to advance it."""
-    with _bars(MofNCompleteColumn()) as bars:
+    with _bars(rich_progress.MofNCompleteColumn()) as bars:
         task = bars.add_task(what, total=total)
         yield lambda number: bars.advance(task, number)
 
@@ -32,8 +22,8 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
     Call the result with the file's name, the bytes so far, and the bytes in all where known.
     """
-    with _bars(DownloadColumn(), TransferSpeedColumn()) as bars:
-        tasks: dict[str, TaskID] = {}
+    with _bars(rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn()) as bars:
+        tasks: dict[str, rich_progress.TaskID] = {}
         tenths: dict[str, int] = {}
 
         def update(name: str, have: int, total: int | None) -> None:
@@ -52,14 +42,14 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 @contextlib.contextmanager
-def _bars(*columns: ProgressColumn) -> Iterator[Progress]:
+def _bars(*columns: rich_progress.ProgressColumn) -> Iterator[rich_progress.Progress]:
     """rich's bars on standard error; where that is no terminal, they never start."""
     console = Console(stderr=True)
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
+    bars = rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
         *columns,
-        TimeRemainingColumn(),
+        rich_progress.TimeRemainingColumn(),
         console=console,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),  # lines for a person go above the bar

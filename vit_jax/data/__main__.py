@@ -30,9 +30,8 @@ _SAMPLED = 1000  # images looked at for counts and sizes, spread over the split
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset", metavar="DATASET", nargs="?", help="for --config.dataset")
-    parser.add_argument(
-        "--out", type=out_file, default="contact_sheet.png", help="file [contact_sheet.png]"
-    )
+    sheet = "contact_sheet.png"
+    parser.add_argument("--out", type=out_file, default=sheet, help=f"file [{sheet}]")
     parser.add_argument("--rows", type=count, default=6, help="images on the contact sheet [6]")
     parser.add_argument("--views", type=count, default=6, help="times each is augmented [6]")
 

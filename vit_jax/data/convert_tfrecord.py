@@ -9,7 +9,6 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import grain
@@ -57,29 +56,24 @@ def convert(source: Path, data_dir: Path) -> Path:
 
 
 def _copy_records(builder: tfds.core.DatasetBuilder, work: epath.Path) -> None:
-    total = sum(split.num_examples for split in builder.info.splits.values())
-    with progress(builder.info.full_name, total) as advance:
-        for split in builder.info.splits.values():
+    splits = builder.info.splits.values()
+    with progress(builder.info.full_name, sum(split.num_examples for split in splits)) as advance:
+        for split in splits:
             for path, expected in zip(split.filepaths, split.shard_lengths, strict=True):
+                if not Path(path).is_file():
+                    raise ValueError(f"{path} is missing")
                 name = Path(path).name.replace(".tfrecord", ".array_record")
-                count = 0
-                writer = ArrayRecordWriter(str(work / name), "group_size:1")
-                for record in _records(Path(path)):
-                    writer.write(record)
-                    count += 1
-                    advance(1)
+                writer, count = ArrayRecordWriter(str(work / name), "group_size:1"), 0
+                try:
+                    for record in grain.experimental.TFRecordIterDataset(str(path)):
+                        writer.write(record)
+                        count += 1
+                        advance(1)
+                except (ValueError, EOFError) as error:
+                    raise ValueError(f"{path} is damaged or cut off") from error
                 writer.close()
                 if count != expected:
                     raise ValueError(f"{path} has {count} records; {expected} were expected")
-
-
-def _records(path: Path) -> Iterator[bytes]:
-    if not path.is_file():
-        raise ValueError(f"{path} is missing")
-    try:
-        yield from grain.experimental.TFRecordIterDataset(str(path))
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is damaged or cut off") from error
 
 
 main = Command("data.convert_tfrecord", __doc__, add_arguments, run).main

@@ -4,40 +4,17 @@
 brings the two together, one row per picture, and `page` writes the result as PNG files and HTML.
 """
 
-from vit_jax.explanation.numbers.attention import (
-    Tokens,
-    attention_distance,
-    attention_maps,
-    attention_relevance,
-    readout_weights,
-    rollout,
-)
-from vit_jax.explanation.numbers.image import (
-    ImageExplanation,
-    explain_image,
-    integrated_gradients,
-    principal_colors,
-)
-from vit_jax.explanation.numbers.parameters import (
-    pixel_filters,
-    position_embedding,
-    position_similarity,
-    principal_filters,
-)
-
-__all__ = [
-    "ImageExplanation",
-    "Tokens",
-    "attention_distance",
-    "attention_maps",
-    "attention_relevance",
-    "explain_image",
-    "integrated_gradients",
-    "pixel_filters",
-    "position_embedding",
-    "position_similarity",
-    "principal_colors",
-    "principal_filters",
-    "readout_weights",
-    "rollout",
-]
+from vit_jax.explanation.numbers import ImageExplanation as ImageExplanation
+from vit_jax.explanation.numbers import Tokens as Tokens
+from vit_jax.explanation.numbers import attention_distance as attention_distance
+from vit_jax.explanation.numbers import attention_maps as attention_maps
+from vit_jax.explanation.numbers import attention_relevance as attention_relevance
+from vit_jax.explanation.numbers import explain_image as explain_image
+from vit_jax.explanation.numbers import integrated_gradients as integrated_gradients
+from vit_jax.explanation.numbers import pixel_filters as pixel_filters
+from vit_jax.explanation.numbers import position_embedding as position_embedding
+from vit_jax.explanation.numbers import position_similarity as position_similarity
+from vit_jax.explanation.numbers import principal_colors as principal_colors
+from vit_jax.explanation.numbers import principal_filters as principal_filters
+from vit_jax.explanation.numbers import readout_weights as readout_weights
+from vit_jax.explanation.numbers import rollout as rollout

@@ -13,50 +13,42 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vit_jax.aliases import Params, Size
-from vit_jax.explanation import figures
-from vit_jax.explanation.numbers import parameters
-from vit_jax.explanation.numbers.attention import Tokens, patch_distances
-from vit_jax.explanation.numbers.image import ImageExplanation, depths_shown, principal_colors
+from vit_jax.explanation import figures, numbers
+from vit_jax.explanation.numbers import ImageExplanation, Tokens
 from vit_jax.models import MlpMixer, Model, VisionTransformer, num_layers, patch_stride
 
 Drawn = Iterator[tuple[str, Figure]]  # by the names in PICTURES
 
-
-class Picture(NamedTuple):
-    title: str
-    caption: str
-
-
-PICTURES = {
-    "rollout": Picture(
+PICTURES = {  # by the names of their files: title and caption
+    "rollout": (
         "Attention rollout",
         "Attention multiplied through all layers, residual connections included (Abnar & Zuidema "
         "2020; figure 6 of the ViT paper): how much of each patch reaches the tokens that the "
         "answer is read from. It does not depend on a class.",
     ),
-    "relevance": Picture(
+    "relevance": (
         "Relevance for a class",
         "Left: attention weighted by how much it raises the score of the class (Chefer et al. "
         "2021). Right: what each patch adds to that score, compared with a gray image (integrated "
         "gradients, Sundararajan et al. 2017).",
     ),
-    "attention": Picture("Attention maps", "One map per layer and head, each with its own scale."),
-    "features": Picture(
+    "attention": ("Attention maps", "One map per layer and head, each with its own scale."),
+    "features": (
         "Features as colours",
         "The three main directions in which patches differ, found over all images together: at "
         "any one depth, a colour means the same in every image.",
     ),
-    "attention_distance": Picture(
+    "attention_distance": (
         "Mean attention distance",
         "How far away the patches are that a patch looks at, weighted by attention and averaged "
         "over patches and images (figure 7, right, of the ViT paper).",
     ),
-    "position_similarity": Picture(
+    "position_similarity": (
         "Position embeddings",
         "Each tile compares the position embedding of one patch with those of all patches (figure "
         "7, middle, of the ViT paper).",
     ),
-    "patch_filters": Picture(
+    "patch_filters": (
         "Filters",
         "The directions in which the filters applied to the pixels differ most, each with its "
         "share of the variance (figure 7, left, of the ViT paper).",
@@ -71,7 +63,7 @@ class Exhibit(NamedTuple):
     photo: np.ndarray  # what the model sees of the image, 8-bit h w 3, at any resolution
     probabilities: Sequence[tuple[str, float]]  # class name and probability; empty without a head
     class_index: int | None  # the class whose relevance is shown
-    numbers: ImageExplanation
+    found: ImageExplanation
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,50 +123,52 @@ class Gallery:
     @functools.cached_property
     def feature_colors(self) -> list[list[np.ndarray]]:
         """For each image its colours at every depth shown, found over all images together."""
-        by_depth = zip(*(one.numbers.features for one in self.exhibits), strict=True)
-        return [list(colors) for colors in zip(*map(principal_colors, by_depth), strict=True)]
+        by_depth = zip(*(one.found.features for one in self.exhibits), strict=True)
+        colors = map(numbers.principal_colors, by_depth)
+        return [list(of_image) for of_image in zip(*colors, strict=True)]
 
     def draw_image(self, index: int) -> Drawn:
-        name, photo, probabilities, class_index, numbers = self.exhibits[index]
-        looks = f"{name}: what {self._who_looks(numbers)}"
-        if numbers.rollout is not None:
+        name, photo, probabilities, class_index, found = self.exhibits[index]
+        looks = f"{name}: what {self._who_looks(found)}"
+        if found.rollout is not None:
             title = f"{looks}, through all layers"
-            yield "rollout", figures.draw_rollout(photo, numbers.rollout, title)
-        if class_index is not None and numbers.integrated_gradients is not None:
+            yield "rollout", figures.draw_rollout(photo, found.rollout, title)
+        if class_index is not None and found.integrated_gradients is not None:
             class_name, probability = probabilities[class_index]
             title = f"{name}: what speaks for “{class_name}” ({probability:.1%})"
-            maps = numbers.attention_relevance, numbers.integrated_gradients
+            maps = found.attention_relevance, found.integrated_gradients
             yield "relevance", figures.draw_relevance(photo, *maps, title)
-        if numbers.attention_maps is not None:
-            maps = numbers.attention_maps, numbers.pool_maps
+        if found.attention_maps is not None:
+            maps = found.attention_maps, found.pool_maps
             yield "attention", figures.draw_attention_maps(photo, *maps, looks)
         if "features" not in self.missing:
             title = f"{name}: patches whose features are alike have like colours"
-            colors, depths = self.feature_colors[index], depths_shown(num_layers(self.model)) or [0]
+            depths = numbers.depths_shown(num_layers(self.model)) or [0]
+            colors = self.feature_colors[index]
             yield "features", figures.draw_features(photo, colors, depths, title)
 
     def draw_model(self) -> Drawn:
         model, params = self.model, self.params
-        distances = [one.numbers.distances for one in self.exhibits]
-        if found := [one for one in distances if one is not None]:
-            uniform = patch_distances(self.grid, patch_stride(model)).mean()
-            mean = np.mean(found, axis=0)
-            yield "attention_distance", figures.draw_attention_distance(mean, uniform, len(found))
+        distances = [one.found.distances for one in self.exhibits]
+        if known := [one for one in distances if one is not None]:
+            uniform = numbers.patch_distances(self.grid, patch_stride(model)).mean()
+            mean = np.mean(known, axis=0)
+            yield "attention_distance", figures.draw_attention_distance(mean, uniform, len(known))
         if isinstance(model, VisionTransformer) and "position_similarity" not in self.missing:
             tokens = Tokens.for_model(model, self.grid)
-            embedding = parameters.position_embedding(model, params, tokens)
-            similarity = parameters.position_similarity(embedding)
+            embedding = numbers.position_embedding(model, params, tokens)
+            similarity = numbers.position_similarity(embedding)
             yield "position_similarity", figures.draw_position_similarity(similarity)
         name = "first convolution's filters" if "conv_root" in params else "patch filters"
-        filters = parameters.principal_filters(parameters.pixel_filters(params))
+        filters = numbers.principal_filters(numbers.pixel_filters(params))
         yield "patch_filters", figures.draw_filters(*filters, name)
 
-    def _who_looks(self, numbers: ImageExplanation) -> str:
+    def _who_looks(self, found: ImageExplanation) -> str:
         """Whose attention the maps and the rollout show."""
         tokens = Tokens.for_model(self.model, self.grid)
         if tokens.reads_all:
             return "the class token and the patches look at, on average"
-        patches = "on average" if numbers.pool_maps is None else "weighted as they are pooled"
+        patches = "on average" if found.pool_maps is None else "weighted as they are pooled"
         return (
             f"the patches look at, {patches}",
             "the class token looks at",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vit_jax.atomic import replacing
-from vit_jax.explanation.figures.primitives import as_png
+from vit_jax.explanation.figures import as_png
 from vit_jax.explanation.gallery import PICTURES, Drawn, Gallery
 
 _TOP = 5  # classes
@@ -17,7 +17,7 @@ _TOP = 5  # classes
 def write(directory: Path, gallery: Gallery, title: str) -> None:
     """Draws and writes one picture after another, then index.html, and prints each path."""
     stems = unique_stems([one.name for one in gallery.exhibits])
-    images = ""
+    contents = images = ""
     for number, (one, stem) in enumerate(zip(gallery.exhibits, stems, strict=True)):
         figures = _write_figures(directory, gallery.draw_image(number), one.name, f"{stem}_")
         bars = "".join(
@@ -25,9 +25,10 @@ def write(directory: Path, gallery: Gallery, title: str) -> None:
             f"<span class=name>{html.escape(name)}</span><span>{probability:.1%}</span></li>"
             for name, probability in sorted(one.probabilities, key=lambda pair: -pair[1])[:_TOP]
         )
+        name = html.escape(one.name)
+        contents += f'<a href="#image{number}">{name}</a>'
         images += (
-            f"<section id=image{number}><h2>{html.escape(one.name)}</h2>"
-            f"<ol class=top>{bars}</ol>{figures}</section>"
+            f"<section id=image{number}><h2>{name}</h2><ol class=top>{bars}</ol>{figures}</section>"
         )
     template = importlib.resources.files("vit_jax.explanation").joinpath("page.html")
     page = string.Template(template.read_text("utf-8")).substitute(
@@ -39,10 +40,7 @@ def write(directory: Path, gallery: Gallery, title: str) -> None:
         missing="".join(
             f"<p class=missing>{html.escape(line)}</p>" for line in gallery.missing.values()
         ),
-        contents="".join(
-            f'<a href="#image{number}">{html.escape(one.name)}</a>'
-            for number, one in enumerate(gallery.exhibits)
-        ),
+        contents=contents,
         images=images,
         model=_write_figures(directory, gallery.draw_model(), "the model"),
     )

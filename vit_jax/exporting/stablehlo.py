@@ -12,7 +12,7 @@ from etils import epath
 from jax import Array
 
 from vit_jax.classifier import Classifier
-from vit_jax.exporting.quantize import WEIGHTS
+from vit_jax.exporting.quantize import dequantize, quantize
 from vit_jax.models import VisionTransformer, patch_stride
 from vit_jax.models.attention import LONG_SEQUENCE
 
@@ -22,14 +22,14 @@ _LIMIT = 2**31  # bytes: what a flatbuffer can hold
 
 def portable_function(classifier: Classifier, weights: str) -> Callable[[Array], Array]:
     """From images to scores, with the weights inside and no kernel made for a single backend."""
-    dtype, store, restore = WEIGHTS[weights]
-    model, stored = classifier.model.clone(dtype=dtype), store(classifier.params)
+    stored = quantize(classifier.params, weights)
+    model = classifier.model.clone(dtype="float32" if weights == "int8" else weights)
     if isinstance(model, VisionTransformer):
         is_long = math.prod(classifier.grid) >= LONG_SEQUENCE
         model = model.clone(attention_kernel="chunked" if is_long else "xla")
 
     def function(images: Array) -> Array:  # b h w c -> b k
-        return cast(Array, model.apply({"params": restore(stored)}, images, train=False))
+        return cast(Array, model.apply({"params": dequantize(stored)}, images, train=False))
 
     return function
 

@@ -16,11 +16,15 @@ from etils import epath
 _TABLES = {1_000: "imagenet_1k.txt", 21_843: "imagenet_21k.txt.gz"}
 
 
+@functools.cache
 def imagenet(num_classes: int) -> tuple[list[str], list[str]] | None:
     """Names and synsets of the ImageNet with this many classes, or None."""
     if num_classes not in _TABLES:
         return None
-    rows = [line.split(" ", 1) for line in _lines(num_classes)]
+    data = epath.resource_path("vit_jax.labels").joinpath(_TABLES[num_classes]).read_bytes()
+    if _TABLES[num_classes].endswith(".gz"):
+        data = gzip.decompress(data)
+    rows = [line.split(" ", 1) for line in data.decode().splitlines()]
     return [name for _, name in rows], [synset for synset, _ in rows]
 
 
@@ -61,11 +65,3 @@ def find_class(wanted: str, class_names: Sequence[str]) -> int:
     number = f"Give a name, or a number from 0 to {len(class_names) - 1}."
     hint = f"Did you mean {' or '.join(near)}?" if near else number
     raise ValueError(f"The checkpoint has no class {wanted!r}. {hint}")
-
-
-@functools.cache
-def _lines(num_classes: int) -> list[str]:
-    data = epath.resource_path("vit_jax.labels").joinpath(_TABLES[num_classes]).read_bytes()
-    if _TABLES[num_classes].endswith(".gz"):
-        data = gzip.decompress(data)
-    return data.decode().splitlines()

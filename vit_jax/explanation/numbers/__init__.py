@@ -1,1 +1,0 @@
-"""What is inside a model, as arrays. Nothing here draws."""
