@@ -67,7 +67,7 @@ class Command:
         parser = Parser(f"python -m vit_jax.{self.name}", description=self.doc)
         args = argparse.Namespace()
         argv = [word for word in argv if word != "--debug"]  # it may stand anywhere
-        if self.default_recipe:
+        if self.default_recipe:  # declared for --help; recipe.read takes them off `argv`
             parser.epilog = describe_options()
             parser.add_argument("--config", metavar="FILE[:ARGUMENTS]", help="recipe to start from")
             parser.add_argument("--config.NAME", metavar="VALUE", help="set an option listed below")
