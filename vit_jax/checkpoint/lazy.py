@@ -47,6 +47,8 @@ def from_array(array: np.ndarray | jax.Array) -> Lazy:
 
 
 def concatenated(parts: Sequence[Lazy], axis: int) -> Lazy:
+    if len(parts) == 1:
+        return parts[0]
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
 

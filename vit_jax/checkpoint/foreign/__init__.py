@@ -5,7 +5,6 @@ opens a pickle.
 """
 
 import contextlib
-import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -42,40 +41,32 @@ def open_plan(
     A single file may have its configuration beside it: config.json, or a .json of the same name
     (a config.json, or {"kwargs": …} with the constructor's arguments).
     """
-    tensors = Tensors(find_files(path) if path.is_dir() else [Path(path)])
-    name = next((name for name in _READABLE if _READABLE[name].recognises(tensors.shapes)), None)
-    if name is None:
-        known = ", ".join(summarize(tensors.shapes)[:5])
-        raise ValueError(
-            f"{path} has none of the layouts we know ({', '.join(LAYOUTS)}): it holds {known} …"
-        )
-    layout, config = _READABLE[name], _read_config(path)
-    where = str(path)
-    source = Source(tensors, layout.source_names(tensors.shapes), where)
-    card = None
-    if CARD_KEY in tensors.metadata:  # we wrote it: the card knows what the layout cannot show
-        card = Card.loads(tensors.metadata[CARD_KEY], where=f"The card in {path}")
-        num_heads = num_heads or _dims(card).num_heads
-    reading = layout.describe(source, config, num_heads=num_heads, where=where)
-    if card is not None:
-        reading = dataclasses.replace(reading, card=card)
-    try:
-        yield _read_plan(source, reading, where), reading.card, name
-    finally:
-        tensors.close()
+    files = find_files(path) if path.is_dir() else [Path(path)]
+    with contextlib.closing(Tensors(files)) as tensors:
+        found = {name: layout.source_names(tensors.shapes) for name, layout in _READABLE.items()}
+        name = next((name for name, names in found.items() if names is not None), None)
+        if name is None:
+            known = ", ".join(summarize(tensors.shapes)[:5])
+            raise ValueError(
+                f"{path} has none of the layouts we know ({', '.join(LAYOUTS)}): it holds {known} …"
+            )
+        source = Source(tensors, found[name] or {}, str(path))
+        card = None
+        if CARD_KEY in tensors.metadata:  # we wrote it: the card knows what the layout cannot show
+            card = Card.loads(tensors.metadata[CARD_KEY], where=f"The card in {path}")
+            num_heads = num_heads or _dims(card).num_heads
+        reading = _READABLE[name].describe(source, _read_config(path), num_heads)
+        card = card or reading.card
+        yield _read_plan(source, reading, card), card, name
 
 
 def _read_config(path: epath.Path) -> Json:
     folder = path if path.is_dir() else path.parent
-    candidates = [] if path.is_dir() else [path.with_suffix(".json")]
-    candidates.append(folder / "config.json")
-    config: Json = {}
-    for candidate in candidates:
-        if candidate.exists():
-            config = _read_json(candidate)
-            break
-    if (folder / "preprocessor_config.json").exists():
-        config = {**config, "preprocessor": _read_json(folder / "preprocessor_config.json")}
+    beside = [] if path.is_dir() else [path.with_suffix(".json")]
+    candidates = [*beside, folder / "config.json"]
+    config = next((_read_json(file) for file in candidates if file.exists()), {})
+    if (file := folder / "preprocessor_config.json").exists():
+        config["preprocessor"] = _read_json(file)
     return config
 
 
@@ -89,10 +80,15 @@ def _read_json(path: epath.Path) -> Json:
     return found
 
 
-def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
-    mapped, missing, misshapen = rules.read(source, reading.rules, _dims(reading.card))
+def _read_plan(source: Source, reading: Reading, card: Card) -> Plan:
+    wanted = card.parameter_shapes()
+    body = [rule for rule in reading.rules if rule.ours[0] in wanted]
+    mapped, missing, misshapen = rules.read(source, body, _dims(card))
     mapped += tokens.read(source, reading.tokens, reading.position)
-    mapped += _zero_leaves(reading)
+    for name, leaf in wanted.items():
+        if re.fullmatch(reading.zeros, name):
+            zeros = from_array(np.zeros(leaf.shape, np.float32))
+            mapped.append(Mapped((), name, "zeros: the layout has none", zeros))
     used = {name for item in mapped for name in item.sources}
     dropped: list[tuple[str, str]] = []
     unknown: list[str] = []
@@ -105,26 +101,23 @@ def _read_plan(source: Source, reading: Reading, where: str) -> Plan:
         else:
             dropped.append((actual, reason))
 
-    wanted = reading.card.parameter_shapes()
     problems: list[str] = []
     if missing:
         problems.append(f"it has no {', '.join(summarize(missing))}")
     if unknown:
         problems.append(f"our model has no place for {', '.join(summarize(unknown))}")
     problems += misshapen
-    for item in mapped:
-        expected = wanted.get(item.target)
-        if expected is not None and tuple(expected.shape) != tuple(item.array.shape):
-            problems.append(
-                f"{' + '.join(item.sources)} gives {item.target} {item.array.shape}, where the "
-                f"model needs {tuple(expected.shape)}"
-            )
-    if not missing:
-        gaps = set(wanted) - {item.target for item in mapped}
-        if gaps:
-            problems.append(f"nothing in it gives {', '.join(summarize(sorted(gaps)))}")
+    problems += [
+        f"{' + '.join(item.sources)} gives {item.target} {item.array.shape}, where the model needs "
+        f"{wanted[item.target].shape}"
+        for item in mapped
+        if item.target in wanted and wanted[item.target].shape != item.array.shape
+    ]
+    gaps = set(wanted) - {item.target for item in mapped}
+    if gaps and not missing:
+        problems.append(f"nothing in it gives {', '.join(summarize(sorted(gaps)))}")
     if problems:
-        raise ValueError(f"{where} cannot become one of our models: {'; '.join(problems)}.")
+        raise ValueError(f"{source.where} cannot become one of our models: {'; '.join(problems)}.")
     return Plan(mapped, dropped, reading.notes)
 
 
@@ -134,27 +127,20 @@ def _dims(card: Card) -> Dims:
     return Dims(num_heads, model.patches["size"])
 
 
-def _zero_leaves(reading: Reading) -> list[Mapped]:
-    if not reading.zeros:
-        return []
-    shapes = reading.card.parameter_shapes()
-    zeros = {name: np.zeros(shapes[name].shape, np.float32) for name in reading.zeros}
-    how = "zeros: the layout has none"
-    return [Mapped((), name, how, from_array(array)) for name, array in zeros.items()]
-
-
 def write_plan(leaves: Mapping[str, Lazy], card: Card, to: str) -> tuple[Plan, Writing]:
     """What a file in a foreign layout will hold; nothing is written yet."""
     if not isinstance(card.model, VisionTransformer) or card.model.transformer is None:
         raise ValueError(f"Only Vision Transformers can be written --to {to}; write --to npz.")
     writing = LAYOUTS[to].prepare(card.model, card, leaves)
-    for name in writing.unused:
+    zeros = [name for name in leaves if re.fullmatch(writing.zeros, name)]
+    for name in zeros:
         if np.any(leaves[name].read()):
             raise ValueError(f"The {to} layout has no place for {name}, which is not zero.")
-    mapped = rules.write(leaves, writing.rules, _dims(card)) + writing.mapped
-    used = {name for item in mapped for name in item.sources} | set(writing.unused)
+    body = [rule for rule in writing.rules if rule.ours[0] in leaves]
+    mapped = rules.write(leaves, body, _dims(card)) + writing.mapped
+    used = {name for item in mapped for name in item.sources} | set(zeros)
     assert used >= set(leaves), sorted(set(leaves) - used)
-    dropped = [(name, "zeros, and the layout has none") for name in writing.unused]
+    dropped = [(name, "zeros, and the layout has none") for name in zeros]
     return Plan(mapped, dropped, writing.notes), writing
 
 

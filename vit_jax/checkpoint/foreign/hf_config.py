@@ -85,15 +85,17 @@ def _named(size: Size) -> dict[str, int]:
     return {"height": size[0], "width": size[1]}
 
 
-def write_vit(model: VisionTransformer, card: Card) -> Json:
+def write_config(family: str, model: VisionTransformer, card: Card) -> Json:
+    return {"vit": _vit, "dinov2": _dinov2, "siglip": _siglip}[family](model, card)
+
+
+def _vit(model: VisionTransformer, card: Card) -> Json:
     """ViT, or DeiT if the model is distilled; with a pooler if it has a representation layer."""
-    if model.distilled:
-        kind = ("deit", "DeiTForImageClassificationWithTeacher", "DeiTModel")
-    else:
-        kind = ("vit", "ViTForImageClassification", "ViTModel")
+    kind, teacher = ("DeiT", "WithTeacher") if model.distilled else ("ViT", "")
+    classifier = f"{kind}ForImageClassification{teacher}"
     config = {
-        "architectures": [kind[1] if card.num_classes else kind[2]],
-        "model_type": kind[0],
+        "architectures": [classifier if card.num_classes else f"{kind}Model"],
+        "model_type": kind.lower(),
         "intermediate_size": encoder_fields(model)["mlp_dim"],
         **_common(model, card),
         **_labels(card),
@@ -103,42 +105,32 @@ def write_vit(model: VisionTransformer, card: Card) -> Json:
     return config
 
 
-def write_dinov2(model: VisionTransformer, card: Card) -> Json:
+def _dinov2(model: VisionTransformer, card: Card) -> Json:
     ratio = encoder_fields(model)["mlp_dim"] / model.hidden_size
-    config = {
-        "architectures": ["Dinov2Model"],
-        "model_type": "dinov2",
+    count = model.num_registers
+    return {
+        "architectures": ["Dinov2WithRegistersModel" if count else "Dinov2Model"],
+        "model_type": "dinov2_with_registers" if count else "dinov2",
         "mlp_ratio": int(ratio) if ratio == int(ratio) else ratio,
         "layerscale_value": model.layer_scale,
-        "use_mask_token": False,
+        **({} if count else {"use_mask_token": False}),
         **_common(model, card),
+        **({"num_register_tokens": count} if count else {}),
     }
-    if model.num_registers:
-        config |= {
-            "architectures": ["Dinov2WithRegistersModel"],
-            "model_type": "dinov2_with_registers",
-            "num_register_tokens": model.num_registers,
-        }
-        del config["use_mask_token"]
-    return config
 
 
-def write_siglip(model: VisionTransformer, card: Card) -> Json:
+def _siglip(model: VisionTransformer, card: Card) -> Json:
     """Attention pooling is SigLIP's vision tower; averaging is its image classifier."""
     vision = {"intermediate_size": encoder_fields(model)["mlp_dim"], **_common(model, card)}
-    del vision["qkv_bias"]
+    del vision["qkv_bias"], vision["hidden_dropout_prob"]
     vision["attention_dropout"] = vision.pop("attention_probs_dropout_prob")
-    del vision["hidden_dropout_prob"]
+    tower = {"model_type": "siglip_vision_model"}
     if model.classifier == "map":
-        return {
-            "architectures": ["SiglipVisionModel"],
-            "model_type": "siglip_vision_model",
-            **vision,
-        }
+        return {"architectures": ["SiglipVisionModel"], **tower, **vision}
     return {
         "architectures": ["SiglipForImageClassification"],
         "model_type": "siglip",
-        "vision_config": {"model_type": "siglip_vision_model", "vision_use_head": False, **vision},
+        "vision_config": {**tower, "vision_use_head": False, **vision},
         **_labels(card),
     }
 

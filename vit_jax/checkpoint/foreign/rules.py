@@ -1,12 +1,11 @@
 """Rules that lead from one name and layout to another, and back.
 
-A foreign layout is a list of rules; reading follows them one way and writing the other, so a weight
-comes back bit for bit. A rule with several of our names splits the array evenly along its first
-axis, as fused qkv projections are stored.
+A foreign layout is a table of names, which gives a list of rules; reading follows them one way and
+writing the other, so a weight comes back bit for bit.
 """
 
 import contextlib
-import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,13 +14,14 @@ import numpy as np
 from vit_jax.checkpoint.lazy import Lazy, concatenated, transposed
 from vit_jax.checkpoint.plan import Mapped
 from vit_jax.checkpoint.tensors import Tensors
+from vit_jax.models.layers import ATTENTION
 
 
 class Dims(NamedTuple):
     """What shapes alone do not show when a matrix stands for more than two axes."""
 
     num_heads: int
-    patch: tuple[int, int]
+    patch: Sequence[int]
 
 
 class How(NamedTuple):
@@ -92,38 +92,61 @@ class Rule(NamedTuple):
     how: How = SAME
 
 
-def dense(theirs: str, ours: str) -> list[Rule]:
-    return [
-        Rule(f"{theirs}.weight", (f"{ours}/kernel",), TRANSPOSED),
-        Rule(f"{theirs}.bias", (f"{ours}/bias",)),
-    ]
+# Their names to ours, of modules (with a .weight, a .bias) or of single arrays. Several names of
+# ours share one array of theirs, which is split evenly along its first axis, as fused qkv are.
+Table = Mapping[str, str | tuple[str, ...]]
+
+QUERY, KEY, VALUE, OUT = (f"{ATTENTION}/{part}" for part in ("query", "key", "value", "out"))
+QKV = (QUERY, KEY, VALUE)
+MLP = ("MlpBlock_0/Dense_0", "MlpBlock_0/Dense_1")
+REGISTERS = "Transformer/registers"
+
+_ARRAYS = ("kernel", "bias", "scale", "probe", "cls", "dist", "registers", "pos_embedding")
+_NORM = re.compile(r"(.*/)?(\w*[nN]orm\w*|gn\w+)")
+_HOWS = {  # by our name
+    r".*/(query|key|value)/kernel": HEADS,
+    r".*/(query|key|value)/bias": HEADS_BIAS,
+    r".*/out/kernel": HEADS_OUT,
+    r"(.*/)?(embedding|stem|conv\w+)/kernel": CONV,
+    r".*/kernel": TRANSPOSED,
+}
 
 
-def norm(theirs: str, ours: str) -> list[Rule]:
-    return [Rule(f"{theirs}.weight", (f"{ours}/scale",)), Rule(f"{theirs}.bias", (f"{ours}/bias",))]
+def within(theirs: str, ours: str, table: Table) -> dict[str, tuple[str, ...]]:
+    """The table of a module's parts, with its own name before theirs."""
+    return {
+        f"{theirs}.{name}": tuple(f"{ours}/{part}" for part in _each(parts))
+        for name, parts in table.items()
+    }
 
 
-def conv(theirs: str, ours: str) -> list[Rule]:
-    return [
-        Rule(f"{theirs}.weight", (f"{ours}/kernel",), CONV),
-        Rule(f"{theirs}.bias", (f"{ours}/bias",)),
-    ]
+def blocks(theirs: str, ours: str, table: Table, num_blocks: int) -> dict[str, tuple[str, ...]]:
+    """The table of one block for all of them: theirs.0, ours_0 and so on."""
+    tables = (within(f"{theirs}.{i}", f"{ours}_{i}", table) for i in range(num_blocks))
+    return {name: parts for table in tables for name, parts in table.items()}
 
 
-def projections(theirs: str, ours: str, parts: Sequence[str], bias: bool = True) -> list[Rule]:
-    """One matrix (with `.weight`, `.bias`) for the `parts` among query, key and value."""
-    rules = [Rule(f"{theirs}.weight", tuple(f"{ours}/{part}/kernel" for part in parts), HEADS)]
-    if bias:
-        names = tuple(f"{ours}/{part}/bias" for part in parts)
-        rules.append(Rule(f"{theirs}.bias", names, HEADS_BIAS))
-    return rules
+def _each(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
 
 
-def output(theirs: str, ours: str) -> list[Rule]:
-    return [
-        Rule(f"{theirs}.weight", (f"{ours}/out/kernel",), HEADS_OUT),
-        Rule(f"{theirs}.bias", (f"{ours}/out/bias",)),
-    ]
+def follow(table: Table, hows: Mapping[str, How] | None = None) -> list[Rule]:
+    """The rules of a table, whatever arrays a model has. Our name for an array says how it changes,
+    except for those in `hows`.
+    """
+    found: list[Rule] = []
+    for theirs, names in table.items():
+        ours, kinds = _each(names), {"": ""}
+        if ours[0].split("/")[-1] not in _ARRAYS:
+            kinds = {
+                ".weight": "/scale" if _NORM.fullmatch(ours[0]) else "/kernel",
+                ".bias": "/bias",
+            }
+        for suffix, kind in kinds.items():
+            arrays = tuple(name + kind for name in ours)
+            how = next((how for p, how in _HOWS.items() if re.fullmatch(p, arrays[0])), SAME)
+            found.append(Rule(theirs + suffix, arrays, (hows or {}).get(arrays[0], how)))
+    return found
 
 
 class Source:
@@ -131,7 +154,7 @@ class Source:
 
     def __init__(self, tensors: Tensors, names: Mapping[str, str], where: str):
         self.names = dict(names)  # the layout's -> the file's
-        self._tensors, self._where = tensors, where
+        self._tensors, self.where = tensors, where
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
@@ -140,13 +163,13 @@ class Source:
         """The shape of an array that shows the model's size; an error if it is missing."""
         if name not in self.names:
             raise ValueError(
-                f"{self._where} has no {name}, which shows the model's size. It is incomplete, or "
+                f"{self.where} has no {name}, which shows the model's size. It is incomplete, or "
                 "not one of our models."
             )
         shape = self._tensors.shapes[self.names[name]].shape
         if num_axes is not None and len(shape) != num_axes:
             raise ValueError(
-                f"{self._where} has {self.names[name]} {shape}, where {num_axes} axes are needed."
+                f"{self.where} has {self.names[name]} {shape}, where {num_axes} axes are needed."
             )
         return shape
 
@@ -172,18 +195,15 @@ def read(source: Source, rules: Sequence[Rule], dims: Dims) -> Found:
         if rule.theirs not in source:
             found.missing.append(rule.theirs)
             continue
-        length = source.shape(rule.theirs)[0]
-        part, rest = divmod(length, len(rule.ours))
-        if rest:
-            found.misshapen.append(
-                f"{rule.theirs} has {length} rows, not a multiple of {len(rule.ours)}"
-            )
         for i, ours in enumerate(rule.ours):
-            rows = slice(i * part, (i + 1) * part) if len(rule.ours) > 1 else None
-            how = rule.how.read_as
-            if rows is not None:
-                how = f"part {i + 1} of {len(rule.ours)}, {how}"
-            lazy = source.lazy(rule.theirs, rows)
+            lazy, how = source.lazy(rule.theirs), rule.how.read_as
+            if (num_parts := len(rule.ours)) > 1:
+                part, rest = divmod(lazy.shape[0], num_parts)
+                if rest and not i:
+                    problem = f"{lazy.shape[0]} rows, not a multiple of {num_parts}"
+                    found.misshapen.append(f"{rule.theirs} has {problem}")
+                lazy = source.lazy(rule.theirs, slice(i * part, (i + 1) * part))
+                how = f"part {i + 1} of {num_parts}, {how}"
             # A shape that does not fit stays the file's; the check against the model reports it.
             with contextlib.suppress(ValueError, IndexError):
                 lazy = lazy.map(lambda x, rule=rule: rule.how.to_ours(x, dims))
@@ -200,10 +220,5 @@ def write(leaves: Mapping[str, Lazy], rules: Sequence[Rule], dims: Dims) -> list
         how = rule.how.written_as
         if len(parts) > 1:
             how = f"{how}, joined into one"
-        array = parts[0] if len(parts) == 1 else concatenated(parts, axis=0)
-        mapped.append(Mapped(rule.ours, rule.theirs, how, array))
+        mapped.append(Mapped(rule.ours, rule.theirs, how, concatenated(parts, axis=0)))
     return mapped
-
-
-def num_rows(position_shape: Sequence[int]) -> int:
-    return math.prod(position_shape[:-1])

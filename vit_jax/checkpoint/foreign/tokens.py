@@ -10,12 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.checkpoint.foreign.rules import Source, num_rows
+from vit_jax.checkpoint.foreign.rules import REGISTERS, Source
 from vit_jax.checkpoint.lazy import Lazy, concatenated
 from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.plan import Mapped
-
-REGISTERS = "Transformer/registers"
 
 
 class Token(NamedTuple):
@@ -31,50 +29,41 @@ def read(source: Source, tokens: Sequence[Token], position: str | None) -> list[
     mapped: list[Mapped] = []
     leading: list[Lazy] = []  # position rows of the class and distillation tokens
     registers: list[tuple[tuple[str, ...], Lazy]] = []
-    offset, untouched = 0, True
-    table = _table(source, position) if position else None
+    table = _three_axes(source, position) if position else None
     table_name = source.names[position] if position else ""
+    offset, untouched = 0, True
     for token in tokens:
-        array = source.lazy(token.name).map(lambda x: x.reshape(1, -1, x.shape[-1]))
-        count = array.shape[1]
-        rows = None
+        name, array, rows = source.names[token.name], _three_axes(source, token.name), None
         if token.has_rows and table is not None:
-            rows = table.map(lambda x, a=offset, b=offset + count: x[:, a:b])
-            offset += count
-        name = source.names[token.name]
+            rows = table.map(lambda x, a=offset, b=offset + array.shape[1]: x[:, a:b])
+            offset += array.shape[1]
         if token.role != "registers":
             mapped.append(Mapped((name,), token.role, "same", array))
-            untouched &= rows is not None
             leading.append(rows or array.map(np.zeros_like))
-        elif rows is None:
-            registers.append(((name,), array))
         else:
-            untouched = False
-            registers.append(((name, table_name), _summed(array, rows)))
+            registers.append(
+                ((name, table_name), _summed(array, rows)) if rows else ((name,), array)
+            )
+        untouched &= (rows is None) == (token.role == "registers")
     if registers:
         names = tuple(dict.fromkeys(name for names, _ in registers for name in names))
-        arrays = [array for _, array in registers]
         how = "same" if len(names) == 1 else "joined; with their position rows summed into them"
-        joined = arrays[0] if len(arrays) == 1 else concatenated(arrays, axis=1)
-        mapped.append(Mapped(names, REGISTERS, how, joined))
-    if table is not None:
-        mapped.append(_position(table_name, table, leading, offset, untouched))
+        mapped.append(
+            Mapped(names, REGISTERS, how, concatenated([a for _, a in registers], axis=1))
+        )
+    if table is not None and untouched:
+        mapped.append(Mapped((table_name,), POSITION, "same", table))
+    elif table is not None:
+        how = "rows of the grid"
+        if leading:
+            how += "; the class token's is its own, or zeros where it had none"
+        parts = [*leading, table.map(lambda x: x[:, offset:])]
+        mapped.append(Mapped((table_name,), POSITION, how, concatenated(parts, axis=1)))
     return mapped
 
 
-def _position(name: str, table: Lazy, leading: list[Lazy], offset: int, untouched: bool) -> Mapped:
-    if untouched:
-        return Mapped((name,), POSITION, "same", table)
-    grid = table.map(lambda x: x[:, offset:])
-    how = "rows of the grid"
-    if leading:
-        how += "; the class token's is its own, or zeros where it had none"
-    joined = concatenated([*leading, grid], axis=1) if leading else grid
-    return Mapped((name,), POSITION, how, joined)
-
-
-def _table(source: Source, position: str) -> Lazy:
-    return source.lazy(position).map(lambda x: x.reshape(1, num_rows(x.shape), x.shape[-1]))
+def _three_axes(source: Source, name: str) -> Lazy:
+    return source.lazy(name).map(lambda x: x.reshape(1, -1, x.shape[-1]))
 
 
 def _summed(a: Lazy, b: Lazy) -> Lazy:
