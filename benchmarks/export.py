@@ -29,13 +29,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     classifier = load(options.checkpoint)
-    config = data_config(
-        classifier.card.data,
-        batch_size=options.batch_size,
-        dataset=options.dataset,
-        split=options.split,
-        tfds_data_dir=options.tfds_data_dir,
-    )
+    given = {"pp.test": options.split, "tfds_data_dir": options.tfds_data_dir}
+    given |= {"batch_eval": options.batch_size}
+    config = data_config(classifier.card.data, options.dataset, given)
     source = data.open_source(config, config.pp.test, classifier.class_names)
     preprocessing = classifier.card.preprocessing
     batches = list(data.eval_batches(config, source, preprocessing=preprocessing))

@@ -74,21 +74,12 @@ def run(args: argparse.Namespace) -> None:
 
 def evaluate(checkpoint: str, args: argparse.Namespace) -> Evaluation:
     classifier = load_model(checkpoint, args)
-    config = data_config(
-        classifier.card.data,
-        batch_size=args.batch_size,
-        dataset=args.dataset,
-        split=args.split,
-        train_split=args.train_split,
-        tfds_data_dir=args.tfds_data_dir,
-    )
+    given = {"pp.test": args.split, "pp.train": args.train_split}
+    given |= {"tfds_data_dir": args.tfds_data_dir, "batch_eval": args.batch_size}
     return evaluate_model(
-        classifier.model,
-        classifier.params,
-        config,
+        classifier,
+        data_config(classifier.card.data, args.dataset, given),
         checkpoint=checkpoint,
-        preprocessing=classifier.preprocessing,
-        class_names=classifier.card.class_names,
         few_shot=args.few_shot,
         neighbors=args.neighbors if args.knn else None,
         progress=progress,

@@ -117,7 +117,7 @@ def test_features_are_probed_and_checkpoints_compared(digits_model, capsys, tmp_
         (["--split=validation"], "digits has no split 'validation'"),
         (["--dataset=nothing_like_it"], "neither a folder here nor a tensorflow-datasets name"),
         (["--dataset=classes"], "are not among the model's 10"),
-        (["--out=file/out"], "is a file; --out takes a directory"),
+        (["--out=file/out"], "is a file; give the name of a directory"),
     ],
 )
 def test_bad_input_is_one_line(digits_model, capsys, tmp_path, arguments, said):

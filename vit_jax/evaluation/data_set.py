@@ -6,46 +6,37 @@ from typing import Any
 import ml_collections
 
 from vit_jax import data, labels
+from vit_jax.checkpoint import Card
 from vit_jax.config import DATA_SET, fine_tuning
 
 
 def data_config(
-    trained_on: Mapping[str, Any],
-    *,
-    batch_size: int,
-    dataset: str | None = None,
-    split: str | None = None,
-    train_split: str | None = None,
-    tfds_data_dir: str | None = None,
+    trained_on: Mapping[str, Any], dataset: str | None, given: Mapping[str, Any]
 ) -> ml_collections.ConfigDict:
-    """The data asked for, else what a checkpoint was trained on: the `data` of its card."""
+    """The data asked for, else what a checkpoint was trained on: the `data` of its card.
+
+    `given` are other options by name, such as `pp.test`, with None for those that are not given.
+    """
     dataset = dataset or trained_on.get("dataset")
     if not dataset:
         raise ValueError("The checkpoint does not say what it was trained on; give --dataset.")
     config = fine_tuning(dataset)
     if dataset == trained_on.get("dataset"):
-        config.update_from_flattened_dict(
-            {name: trained_on[name] for name in DATA_SET if name in trained_on}
-        )
-    config.tfds_data_dir = tfds_data_dir or config.tfds_data_dir
-    config.pp.test = split or config.pp.test
-    config.pp.train = train_split or config.pp.train
-    config.batch_eval = batch_size
+        stored = {name: trained_on[name] for name in DATA_SET if name in trained_on}
+        config.update_from_flattened_dict(stored)
+    config.update_from_flattened_dict({name: value for name, value in given.items() if value})
     return config
 
 
 def match_classes(
-    config: ml_collections.ConfigDict,
-    class_names: Sequence[str] | None,
-    num_classes: int,
-    *,
-    needed: bool,
+    config: ml_collections.ConfigDict, card: Card, *, needed: bool
 ) -> Sequence[str] | None:
     """The model's classes as the data set calls them. If the data set has others: None, or an
     error if they are `needed`.
 
     A model whose classes have no names has those of the data set, if there are as many.
     """
+    class_names, num_classes = card.class_names, card.num_classes
     alone = config.copy_and_resolve_references()
     alone.pp.train = config.pp.test  # there may be nothing else to train on
     own = data.open_source(alone, config.pp.test).class_names

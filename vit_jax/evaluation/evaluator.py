@@ -26,7 +26,7 @@ def make_eval_step(model: Model, loss: str) -> EvalStep:
     """The step that sums the scores of a batch's real examples, in all and for each class."""
 
     def eval_step(params: Params, batch: Batch) -> dict[str, Array]:
-        logits = _apply(model, params, batch["image"])
+        logits: Any = model.apply({"params": params}, batch["image"], train=False)
         labels, mask = batch["label"], batch["mask"]
         scores = score_examples(logits, labels, loss)
         weights = as_targets(labels, logits.shape[-1]) * mask[:, None]
@@ -68,12 +68,13 @@ def evaluate_examples(
     def example_step(params: Params, batch: Batch) -> dict[str, Array]:
         rows = {"label": batch["label"], "mask": batch["mask"]}
         if loss:
-            logits = _apply(model, params, batch["image"])
+            logits: Any = model.apply({"params": params}, batch["image"], train=False)
             rows |= score_examples(logits, batch["label"], loss)
             rows["prediction"] = logits.argmax(-1)
             rows["confidence"] = jax.nn.softmax(logits).max(-1)
         if features:  # XLA computes what both have in common once
-            rows["features"] = _apply(model.clone(num_classes=0), params, batch["image"])
+            headless: Any = model.clone(num_classes=0)
+            rows["features"] = headless.apply({"params": params}, batch["image"], train=False)
         return rows
 
     kept: dict[str, list[np.ndarray]] = collections.defaultdict(list)
@@ -84,8 +85,3 @@ def evaluate_examples(
             kept[name].append(values[mask])
         advance(int(mask.sum()))
     return {name: np.concatenate(parts) for name, parts in kept.items()}
-
-
-def _apply(model: Model, params: Params, images: Array) -> Array:
-    output: Any = model.apply({"params": params}, images, train=False)
-    return output

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,14 +10,13 @@ import ml_collections
 import numpy as np
 
 from vit_jax import data
-from vit_jax.aliases import Params, Size
+from vit_jax.aliases import Size
+from vit_jax.classifier import Classifier
 from vit_jax.evaluation.confusion import MOST_CLASSES, confusion_matrix
 from vit_jax.evaluation.data_set import match_classes
 from vit_jax.evaluation.evaluator import evaluate_examples
 from vit_jax.evaluation.probes import SHOTS, Probes, few_shot_accuracy, knn_accuracy
 from vit_jax.evaluation.scores import Scores
-from vit_jax.models import Model
-from vit_jax.preprocessing import Preprocessing
 
 # Called with a title and a number of examples: a context in which to report examples done.
 Progress = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], None]]]
@@ -54,13 +53,10 @@ def _given(part: Scores | Probes | None) -> dict[str, Any]:
 
 
 def evaluate_model(
-    model: Model,
-    params: Params,
+    classifier: Classifier,
     config: ml_collections.ConfigDict,
     *,
     checkpoint: str,
-    preprocessing: Preprocessing,
-    class_names: Sequence[str] | None,
     few_shot: bool,
     neighbors: int | None,
     progress: Progress,
@@ -70,8 +66,9 @@ def evaluate_model(
     Probes learn from `config.pp.train`: `few_shot` regression, and a vote of `neighbors`.
     `checkpoint` is what the model is called in the result.
     """
+    model, params, preprocessing = classifier.model, classifier.params, classifier.preprocessing
     probing = few_shot or neighbors is not None
-    names = match_classes(config, class_names, model.num_classes or 0, needed=not probing)
+    names = match_classes(config, classifier.card, needed=not probing)
     source = data.open_source(config, config.pp.test, names)
     if probing and source.multi_label:
         raise ValueError("--few_shot and --knn need data with one class per image.")

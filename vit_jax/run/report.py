@@ -31,11 +31,7 @@ class Report(contextlib.AbstractContextManager["Report"]):
     """Numbers go through `scalars`, sentences through `log`."""
 
     def __init__(self, directory: Path, config: ml_collections.ConfigDict, *, start_step: int):
-        self._directory, self._batch, self._total_steps = (
-            directory,
-            config.batch,
-            config.total_steps,
-        )
+        self._directory, self._config = directory, config
         self._file = directory / "metrics.jsonl"
         self._rows = _keep_until(self._file, start_step)
         self._events = tensorboardX.SummaryWriter(str(directory), purge_step=start_step + 1)
@@ -46,14 +42,15 @@ class Report(contextlib.AbstractContextManager["Report"]):
         if console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-            total = self._total_steps
+            total = config.total_steps
             self._task = self._bar.add_task("training", total=total, completed=start_step)
             self._bar.start()
 
     def progress(self, step: int, metrics: Mapping[str, float]) -> None:
+        batch, total = self._config.batch, self._config.total_steps
         (before, then), self._last = self._last, (step, time.monotonic())
-        rate = self._batch * (step - before) / max(self._last[1] - then, 1e-9)
-        left = (self._total_steps - step) * self._batch / max(rate, 1e-9)
+        rate = batch * (step - before) / max(self._last[1] - then, 1e-9)
+        left = (total - step) * batch / max(rate, 1e-9)
         self.scalars(step, {**metrics, "images_per_second": rate}, prefix="train")
         line = (
             f"loss {metrics['loss']:.4f}  lr {metrics['learning_rate']:.2e}  {rate:,.0f} img/s  "
@@ -61,8 +58,8 @@ class Report(contextlib.AbstractContextManager["Report"]):
         )
         if self._bar:
             self._bar.update(self._task, completed=step, description=line)
-        whole = f"step {step:,}/{self._total_steps:,}  {line}"
-        log.info("%s", whole, extra={"only_in_file": bool(self._bar)})
+        extra = {"only_in_file": bool(self._bar)}
+        log.info("step %s  %s", f"{step:,}/{total:,}", line, extra=extra)
 
     def evaluation(self, step: int, scores: Scores, prefix: str = "test") -> None:
         self.scalars(step, scores.metrics(), prefix=prefix)

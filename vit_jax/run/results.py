@@ -69,14 +69,11 @@ class Results:
             _export(state.ema, directory.path / "model_ema.npz", self.card(None))
         report.draw()
         directory.sync()
-        log.info(
-            "Finished: %.2f %% of %s examples, after %s. The weights are in %s. Next:\n%s",
-            100 * self.scores.accuracy,
-            f"{self.scores.count:,}",
-            duration(time.monotonic() - self.started),
-            exported,
-            _NEXT.format(workdir=directory.path, exported=exported),
-        )
+        right = f"{100 * self.scores.accuracy:.2f} % of {self.scores.count:,} examples"
+        took = duration(time.monotonic() - self.started)
+        commands = _NEXT.format(workdir=directory.path, exported=exported)
+        text = "Finished: %s, after %s. The weights are in %s. Next:\n%s"
+        log.info(text, right, took, exported, commands)
 
 
 def _export(params: Any, path: epath.Path, card: checkpoint.Card) -> None:

@@ -31,9 +31,8 @@ def make_train_step(
     loss_function, schedule = LOSSES[config.loss], learning_rate_schedule(config)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        mix_key, dropout_key = jax.random.split(
-            jax.random.fold_in(jax.random.key(config.seed), state.step)
-        )
+        key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+        mix_key, dropout_key = jax.random.split(key)
         targets = as_targets(batch["label"], num_classes, config.label_smoothing)
         images, targets = mix(
             mix_key, batch["image"], targets, mixup=config.mixup, cutmix=config.cutmix
@@ -97,9 +96,7 @@ def accumulate_gradient(
     def add(total: Gradient, part: tuple[Array, Array, Array]) -> tuple[Gradient, None]:
         return jax.tree.map(jnp.add, total, loss_and_grad_fn(params, *part)), None
 
-    zeros = jax.tree.map(
-        lambda s: jnp.zeros(s.shape, s.dtype),
-        jax.eval_shape(loss_and_grad_fn, params, images[0], labels[0], key),
-    )
+    shapes = jax.eval_shape(loss_and_grad_fn, params, images[0], labels[0], key)
+    zeros = jax.tree.map(jnp.zeros_like, shapes)
     total, _ = jax.lax.scan(add, zeros, (images, labels, jax.random.split(key, accum_steps)))
     return jax.tree.map(lambda x: x / accum_steps, total)
