@@ -166,6 +166,6 @@ def test_a_real_model_looks_at_the_animal(shared):
     # The fish is what is orange: 46 of the 196 patches.
     orange = (one.photo[:, :, 0].astype(float) - one.photo[:, :, 2] > 80).astype(np.float32)
     fish = cv2.resize(orange, (14, 14), interpolation=cv2.INTER_AREA) > 0.5
-    for picture in (one.numbers.rollout, one.numbers.attention_relevance):
+    for picture in (one.found.rollout, one.found.attention_relevance):
         # A patch of fish scores higher than a patch of water in at least three of four pairs.
         assert roc_auc_score(fish.reshape(-1), picture.reshape(-1)) >= 0.75
