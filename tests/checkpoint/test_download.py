@@ -76,12 +76,6 @@ def test_a_wrong_hash_throws_the_file_away(server, tmp_path):
     assert not files_in(tmp_path)
 
 
-def test_a_wrong_size_throws_the_file_away(server, tmp_path):
-    with pytest.raises(download.DownloadError, match=r"200,000 bytes instead of 7"):
-        fetch(server, tmp_path / "w.npz", size=7)
-    assert not files_in(tmp_path)
-
-
 def test_a_body_that_is_always_cut_short_is_an_error(server, tmp_path):
     server.behaviours["/weights.npz"] = ["cut"] * 9
     with pytest.raises(download.DownloadError, match="the connection ended after"):

@@ -11,9 +11,9 @@ import dataclasses
 import importlib.metadata
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
-import numpy as np
 
 from vit_jax import models
 from vit_jax.aliases import Json, Size
@@ -93,6 +93,9 @@ class Card:
         return dataclasses.replace(self, grid=grid, preprocessing=preprocessing)
 
     def to_json(self) -> Json:
+        return json.loads(self.dumps())
+
+    def dumps(self) -> str:
         card: Json = {
             "format": FORMAT,
             "model": models.model_fields(self.model),
@@ -108,10 +111,7 @@ class Card:
         }
         card |= {"inferred": True} if self.inferred else {}
         card |= {"data": self.data} if self.data else {}
-        return {name: _plain(value) for name, value in card.items()}
-
-    def dumps(self) -> str:
-        return json.dumps(self.to_json())
+        return json.dumps(card, default=_plain)
 
     @classmethod
     def loads(cls, text: str, *, where: str) -> "Card":
@@ -144,23 +144,17 @@ class Card:
         for key in ("image_size", "grid"):
             if given.get(key) is not None and not is_size(given[key]):
                 problems.append(f"{key} is {given[key]!r}, not [height, width]")
-        preprocessing = None
-        if given.get("preprocessing") is not None:
+        preprocessing = given.get("preprocessing")
+        if preprocessing is not None:
             try:
-                preprocessing = Preprocessing.from_json(given["preprocessing"], channels=channels)
+                preprocessing = Preprocessing.from_json(preprocessing, channels=channels)
             except ValueError as e:
                 problems.append(str(e))
-        model = None
         if not problems:
-            try:
-                model = models.build_model(given["model"], num_classes)
-            except (TypeError, ValueError, KeyError) as e:
-                problems.append(f"its model cannot be built ({e})")
-        if model is not None:
             source = str(given["source"])
             try:
                 return cls(
-                    model=model,
+                    model=models.build_model(given["model"], num_classes),
                     grid=tuple(given["grid"]) if given["grid"] is not None else None,
                     channels=channels,
                     class_names=tuple(names) if names is not None else None,
@@ -171,8 +165,8 @@ class Card:
                     data=given.get("data") or {},
                     versions=given["versions"],
                 )
-            except (TypeError, ValueError) as e:
-                problems.append(str(e))
+            except (TypeError, ValueError, KeyError) as e:
+                problems.append(f"its model cannot be built ({e})")
         raise ValueError(f"{where} is not a valid card: {'; '.join(problems)}.")
 
 
@@ -209,10 +203,6 @@ def grid_at(size: Sequence[int], model: models.Model, *, floor: bool = False) ->
     return height // down, width // right
 
 
-def _plain(value: object) -> object:
-    """In JSON's own types."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
+def _plain(value: Any) -> object:
+    """What JSON does not know, in its own types."""
+    return dict(value) if isinstance(value, Mapping) else value.item()

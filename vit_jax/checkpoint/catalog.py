@@ -7,6 +7,7 @@ homes are tried in order; each is a hub repository (`hub:owner/name`) or a bucke
 import csv
 import dataclasses
 import difflib
+import functools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
+from vit_jax.aliases import Json
 from vit_jax.atomic import replacing
 from vit_jax.checkpoint import download
 
@@ -61,21 +63,12 @@ def entries() -> dict[str, Entry]:
 
 
 def _entry(row: dict[str, str]) -> Entry:
-    return Entry(
-        name=row["name"],
-        model=row["model"],
-        representation=int(row["representation"]) if row["representation"] else None,
-        resolution=int(row["resolution"]),
-        classes=int(row["classes"]),
-        parameters=int(row["parameters"]),
-        mib=int(row["mib"]),
-        licence=row["licence"],
-        accuracy=float(row["accuracy"]) if row["accuracy"] else None,
-        training=row["training"],
-        homes=tuple(row["homes"].split()),
-        sha256=row["sha256"] or None,
-        note=row["note"],
-    )
+    values: Json = {name: text or None for name, text in row.items()}
+    for name in ("representation", "resolution", "classes", "parameters", "mib"):
+        values[name] = int(row[name]) if row[name] else None
+    values["accuracy"] = float(row["accuracy"]) if row["accuracy"] else None
+    values |= {"homes": tuple(row["homes"].split()), "note": row["note"]}
+    return Entry(**values)
 
 
 def find(name: str) -> Entry:
@@ -156,30 +149,26 @@ def _fetch_home(
 ) -> Path:
     kind, files = remote_files(home)
     folder = _folder(root, entry.name, kind)
-    known = _known_hashes(root)
     for file in files:
         if not _SAFE.fullmatch(file.name):
             raise download.DownloadError(f"the file name {file.name!r} is not a plain one")
-        is_weights = file.name.endswith((".npz", ".safetensors"))
-        expected = known.get(file.url)
-        if is_weights and kind == "bucket":
-            expected = entry.sha256 or expected
+        expected = _known_hashes(root).get(file.url)
         try:
             found = download.fetch(
                 file.url,
                 folder / file.name,
-                sha256=expected,
+                sha256=(entry.sha256 or expected) if kind == "bucket" else expected,
                 allow_http=allow_http,
                 timeout=timeout,
-                progress=(lambda n, total, f=file: progress(f.name, n, total))
-                if progress
-                else None,
+                progress=functools.partial(progress, file.name) if progress else None,
             )
         except download.DownloadError as e:
             if file.needed or "answered 404" not in str(e):
                 raise
             continue
-        _record(root, file.url, found)
+        known = {**_known_hashes(root), file.url: found}
+        with replacing(root / "hashes.json") as partial:
+            partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
     path = _cached(root, entry.name, home)
     assert path is not None
     return path
@@ -213,9 +202,3 @@ def _known_hashes(root: Path) -> dict[str, str]:
         return json.loads((root / "hashes.json").read_text())
     except FileNotFoundError:
         return {}
-
-
-def _record(root: Path, url: str, sha256: str) -> None:
-    known = {**_known_hashes(root), url: sha256}
-    with replacing(root / "hashes.json") as partial:
-        partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

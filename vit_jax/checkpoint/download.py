@@ -4,7 +4,6 @@ Knows nothing about checkpoints; `catalog` decides what to fetch from where.
 """
 
 import contextlib
-import email.message
 import hashlib
 import http.client
 import io
@@ -16,7 +15,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import filelock
 
@@ -30,12 +28,15 @@ class DownloadError(OSError):
     """A download that did not work, with the reason in words."""
 
 
+class _PassingError(DownloadError):
+    """A failure that may pass."""
+
+
 def fetch(
     url: str,
     target: Path,
     *,
     sha256: str | None = None,
-    size: int | None = None,
     allow_http: bool = False,
     timeout: float = 30.0,
     attempts: int = 3,
@@ -51,33 +52,22 @@ def fetch(
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     about = target.with_name(f".{target.name}.partial.json")
-    total = None
     with _locked(partial) as file:
         for attempt in range(1, attempts + 1):
             try:
-                total = _transfer(url, file, about, allow_http, timeout, progress)
+                _transfer(url, file, about, allow_http, timeout, progress)
                 break
-            except (DownloadError, urllib.error.URLError, OSError, http.client.HTTPException) as e:
-                reason = _in_words(e, timeout)
-                # Only failures that may pass are tried again.
-                if attempt == attempts or not _is_passing(e):
-                    raise DownloadError(f"{url}: {reason}") from e
+            except (OSError, http.client.HTTPException) as e:
+                if attempt == attempts or not _may_pass(e):
+                    raise DownloadError(f"{url}: {_in_words(e, timeout)}") from e
         found = _hash(file)
-        problem = None
-        length = file.seek(0, os.SEEK_END)
-        if size is not None and length != size:
-            problem = f"it has {length:,} bytes instead of {size:,}"
-        elif total is not None and length != total:
-            problem = f"it has {length:,} bytes, but the server announced {total:,}"
-        elif sha256 is not None and found != sha256:
-            problem = f"its sha256 is {found} instead of {sha256}"
-        if problem:
+        about.unlink(missing_ok=True)
+        if sha256 is not None and found != sha256:
             partial.unlink()
-            about.unlink(missing_ok=True)
+            problem = f"its sha256 is {found} instead of {sha256}"
             raise DownloadError(f"{url}: {problem}. The file was deleted.")
         os.fsync(file.fileno())
         partial.replace(target)
-        about.unlink(missing_ok=True)
     return found
 
 
@@ -123,17 +113,19 @@ def _transfer(
     allow_http: bool,
     timeout: float,
     progress: Progress | None,
-) -> int | None:
-    """Appends what is missing; returns the whole length if the server announces it."""
+) -> None:
+    """Appends what is missing. `about` keeps what shows later whether it is still the same file."""
     have = file.seek(0, os.SEEK_END)
-    validator = _stored_validator(about, url) if have else None
-    if validator is None:  # no way to know that it is the same file
-        file.truncate(0)
-        have = 0
+    validator = None
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(about.read_text())
+        validator = known.get("validator") if have and known.get("url") == url else None
     headers = {"User-Agent": "vit_jax", "Accept-Encoding": "identity"}
-    if validator is not None:
+    if validator is None:  # no way to know that it is the same file
+        have = 0
+    else:
         headers |= {"Range": f"bytes={have}-", "If-Range": validator}
-    opener = urllib.request.build_opener(_CheckedRedirects(allow_http))
+    opener = urllib.request.build_opener(_OnlyAllowed(allow_http))
     try:
         response = opener.open(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as e:
@@ -144,9 +136,12 @@ def _transfer(
                 raise _PassingError("the server could not continue the download") from e
             raise
     with response:
-        have, total = _continue_at(response.status, response.headers, have)
+        have, total = _start_and_length(response, have)
         file.truncate(have)
-        about.write_text(json.dumps({"url": url, "validator": _validator(response.headers)}))
+        etag = response.headers.get("ETag")
+        is_strong = etag and not etag.startswith("W/")
+        validator = etag if is_strong else response.headers.get("Last-Modified")
+        about.write_text(json.dumps({"url": url, "validator": validator}))
         while block := response.read(CHUNK):
             file.write(block)
             have += len(block)
@@ -157,59 +152,34 @@ def _transfer(
     file.flush()
     if total is not None and have < total:
         raise _PassingError(f"the connection ended after {have:,} of {total:,} bytes")
-    return total
 
 
-class _PassingError(DownloadError):
-    """A failure that may pass."""
+def _start_and_length(response: http.client.HTTPResponse, have: int) -> tuple[int, int | None]:
+    """Where the body starts in the file, and how long the whole is, if the server says so."""
+    if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+        length = response.headers.get("Content-Length")
+        return 0, int(length) if length is not None else None
+    sent = response.headers.get("Content-Range", "")
+    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", sent)
+    if match is None or int(match[1]) != have:
+        raise DownloadError(f"bytes from {have:,} on were requested, but the server sent {sent!r}")
+    return have, None if match[3] == "*" else int(match[3])
 
 
-def _continue_at(status: int, headers: email.message.Message, have: int) -> tuple[int, int | None]:
-    """Where the body starts in the file, and how long the whole is."""
-    if status == http.HTTPStatus.PARTIAL_CONTENT:
-        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", ""))
-        if match is None or int(match[1]) != have:
-            raise DownloadError(
-                f"bytes from {have:,} on were requested, but the server sent "
-                f"{headers.get('Content-Range')!r}"
-            )
-        return have, None if match[3] == "*" else int(match[3])
-    length = headers.get("Content-Length")
-    return 0, int(length) if length is not None else None
+class _OnlyAllowed(urllib.request.BaseHandler):
+    """Checks the address of every request, also of those that follow a redirect."""
 
-
-def _validator(headers: email.message.Message) -> str | None:
-    """What shows later whether the server still has the same file: a strong ETag, or a date."""
-    etag = headers.get("ETag")
-    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
-
-
-def _stored_validator(about: Path, url: str) -> str | None:
-    try:
-        known = json.loads(about.read_text())
-    except (OSError, ValueError):
-        return None
-    return known.get("validator") if known.get("url") == url else None
-
-
-class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
     def __init__(self, allow_http: bool):
         self._allow_http = allow_http
 
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        check_url(newurl, self._allow_http)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+    def http_request(self, request: urllib.request.Request) -> urllib.request.Request:
+        check_url(request.full_url, self._allow_http)
+        return request
+
+    ftp_request = http_request
 
 
-def _is_passing(error: Exception) -> bool:
+def _may_pass(error: Exception) -> bool:
     if isinstance(error, urllib.error.HTTPError):
         return error.code in (408, 429, 500, 502, 503, 504)
     return not isinstance(error, DownloadError) or isinstance(error, _PassingError)
