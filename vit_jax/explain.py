@@ -28,7 +28,7 @@ from vit_jax.data.images import crop
 from vit_jax.data.transforms import seen_box
 from vit_jax.explanation import explain_image, page
 from vit_jax.explanation.figures import sized_photo
-from vit_jax.explanation.gallery import Exhibit, Gallery
+from vit_jax.explanation.page import Exhibit, Gallery
 from vit_jax.labels import find_class
 
 EXIT_SOME_FAILED = 3

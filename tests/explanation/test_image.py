@@ -7,8 +7,8 @@ import pytest
 
 from tests.reference import random_params
 from vit_jax.explanation import explain_image
-from vit_jax.explanation.gallery import PICTURES, Exhibit, Gallery
 from vit_jax.explanation.numbers import patch_distances
+from vit_jax.explanation.page import PICTURES, Exhibit, Gallery
 from vit_jax.models import MlpMixer, VisionTransformer
 
 GRID = (2, 3)

@@ -1,7 +1,7 @@
 """Looking inside a trained model: what it attends to, what it looks for, what speaks for a class.
 
-`numbers` computes arrays and draws nothing; `figures` draws arrays and knows no model. `gallery`
-brings the two together, one row per picture, and `page` writes the result as PNG files and HTML.
+`numbers` computes arrays and draws nothing; `figures` draws arrays and knows no model. `page`
+brings the two together, and writes the result as PNG files and HTML.
 """
 
 from vit_jax.explanation.numbers import ImageExplanation as ImageExplanation
