@@ -61,17 +61,12 @@ def color_jitter(image: np.ndarray, rng: np.random.Generator, strength: float) -
     return _array(picture)
 
 
-def random_erase(
-    image: np.ndarray,
-    rng: np.random.Generator,
-    area: tuple[float, float] = (0.02, 1 / 3),
-    aspect: tuple[float, float] = (0.3, 10 / 3),
-) -> np.ndarray:
+def random_erase(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A random rectangle becomes noise (arXiv:1708.04896). Values are in 0..255, of any type."""
     height, width, channels = image.shape
     for _ in range(10):
-        target = rng.uniform(*area) * height * width
-        ratio = np.exp(rng.uniform(*np.log(aspect)))
+        target = rng.uniform(0.02, 1 / 3) * height * width
+        ratio = np.exp(rng.uniform(*np.log((0.3, 10 / 3))))
         h, w = round(np.sqrt(target * ratio)), round(np.sqrt(target / ratio))
         if 0 < h < height and 0 < w < width:
             y, x = rng.integers(height - h + 1), rng.integers(width - w + 1)

@@ -138,18 +138,14 @@ def _decode_jpeg(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.
         if "premature end of jpeg" in str(error).lower():
             raise
         image = simplejpeg.decode_jpeg(data, target, fastdct=True, strict=False)
-    if ink:
-        image = _from_array(_ink_to_light(image, inverted=b"Adobe" in data[:65_536]), channels)
+    if ink:  # to RGB as TensorFlow does; files with Adobe's marker store the inks inverted
+        light = image if b"Adobe" in data[:65_536] else 255 - image
+        light = light[..., :3].astype(np.uint16) * light[..., 3:] // 255
+        image = _from_array(light.astype(np.uint8), channels)
     if exif and b"Exif" in data[:4096]:
         with Image.open(io.BytesIO(data)) as opened:
             image = _turn_upright(image, opened)
     return image
-
-
-def _ink_to_light(image: np.ndarray, inverted: bool) -> np.ndarray:
-    """CMYK to RGB as TensorFlow does; files with Adobe's marker store the inks inverted."""
-    light = image if inverted else 255 - image
-    return (light[..., :3].astype(np.uint16) * light[..., 3:] // 255).astype(np.uint8)
 
 
 def _decode_with_pillow(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.ndarray:

@@ -31,13 +31,12 @@ def prefetch_to_device(
     source = iter(batches)
     ready: queue.Queue[Batch | Exception | None] = queue.Queue(max(1, size))
     closing = threading.Event()
+    put = jax.device_put
+    if sharding is not None:
+        put = functools.partial(jax.make_array_from_process_local_data, sharding)
 
     def move(batch: Mapping[str, np.ndarray]) -> Batch:
-        if sharding is None:
-            moved = jax.device_put(dict(batch))
-        else:
-            place = functools.partial(jax.make_array_from_process_local_data, sharding)
-            moved = {name: place(array) for name, array in batch.items()}
+        moved = {name: put(array) for name, array in batch.items()}
         if preprocessing is not None and moved["image"].dtype == jnp.uint8:
             moved["image"] = normalize(moved["image"], preprocessing.mean, preprocessing.std)
         return moved

@@ -19,11 +19,7 @@ _ANTIALIASED = {"bilinear_antialias": _PILLOW.BILINEAR, "bicubic": _PILLOW.BICUB
 
 
 def inception_crop(
-    rng: np.random.Generator,
-    height: int,
-    width: int,
-    area: tuple[float, float] = (0.05, 1.0),
-    aspect: tuple[float, float] = (0.75, 1.33),
+    rng: np.random.Generator, height: int, width: int, area: tuple[float, float] = (0.05, 1.0)
 ) -> Box:
     """A random box, distributed as tf.image.sample_distorted_bounding_box draws it.
 
@@ -31,9 +27,10 @@ def inception_crop(
     the smallest and the largest area allowed. The area itself is then not uniform: small crops are
     more frequent than in other libraries. Its offsets stop one short of the far edge.
     """
+    narrowest, widest = 0.75, 1.33
     smallest, largest = (share * height * width for share in area)
     for _ in range(100):
-        ratio = aspect[0] + rng.random() * (aspect[1] - aspect[0])
+        ratio = narrowest + rng.random() * (widest - narrowest)
         high = min(round(math.sqrt(largest / ratio)), int((width + 0.5) / ratio), height)
         low = min(round(math.sqrt(smallest / ratio)), high)
         h = int(rng.integers(low, high + 1))

@@ -209,9 +209,8 @@ def _read(
     if config.reader_workers:
         if not flags.FLAGS.is_parsed():  # grain hands the flags to its workers
             flags.FLAGS.mark_as_parsed()
-        dataset = dataset.mp_prefetch(
-            grain.multiprocessing.MultiprocessingOptions(num_workers=config.reader_workers)
-        )
+        workers = grain.multiprocessing.MultiprocessingOptions(config.reader_workers)
+        dataset = dataset.mp_prefetch(workers)
     elif part == size:
         return dataset
     return dataset.batch(size // part, batch_fn=_join)  # which also frees the workers' memory

@@ -70,16 +70,15 @@ def open_source(
     Class ids follow `class_names` if given, as saved with a model, else the training split: the
     test split of a folder may lack classes, and its labels still mean the same.
     """
-    config = _as_config(config)
+    config, kind = _resolve(config)
     names = None if class_names is None else tuple(class_names)
-    return _kind(config.dataset).open_split(config, split or str(config.pp.train), names)
+    return kind.open_split(config, split or str(config.pp.train), names)
 
 
 def split_sizes(config: ml_collections.ConfigDict | str) -> dict[str, int]:
     """How many examples each split of a data set has."""
-    config = _as_config(config)
-    splits = _kind(config.dataset).list_splits(config)
-    return {name: len(members) for name, members in splits.items()}
+    config, kind = _resolve(config)
+    return {name: len(members) for name, members in kind.list_splits(config).items()}
 
 
 def count_classes(config: ml_collections.ConfigDict | str) -> tuple[int, bool]:
@@ -87,33 +86,28 @@ def count_classes(config: ml_collections.ConfigDict | str) -> tuple[int, bool]:
 
     This does not need a tfds data set to be prepared.
     """
-    config = _as_config(config)
-    if config.dataset == "digits" or _is_local(config.dataset):
-        source = open_source(config)
-        return len(source.class_names), source.multi_label
-    from vit_jax.data.tfds import declared_classes
-
-    names, multi_label = declared_classes(config)
-    return len(names), multi_label
+    config, kind = _resolve(config)
+    if hasattr(kind, "declared_classes"):
+        names, multi_label = kind.declared_classes(config)
+        return len(names), multi_label
+    source = open_source(config)
+    return len(source.class_names), source.multi_label
 
 
-def _kind(dataset: str) -> ModuleType:
-    """The module that reads a data set, imported here because each takes a second to import."""
-    if dataset == "digits":
+def _resolve(
+    config: ml_collections.ConfigDict | str,
+) -> tuple[ml_collections.ConfigDict, ModuleType]:
+    """A config, and the module that reads its data set, each of which takes a second to import."""
+    if isinstance(config, str):
+        name, config = config, default_config()
+        config.dataset = name
+    if config.dataset == "digits":
         from vit_jax.data import digits as kind
-    elif _is_local(dataset):
+    elif _is_local(config.dataset):
         from vit_jax.data import folders as kind
     else:
         from vit_jax.data import tfds as kind
-    return kind
-
-
-def _as_config(config: ml_collections.ConfigDict | str) -> ml_collections.ConfigDict:
-    if not isinstance(config, str):
-        return config
-    name, config = config, default_config()
-    config.dataset = name
-    return config
+    return config, kind
 
 
 def class_ids(

@@ -62,7 +62,7 @@ def open_split(
             raise ValueError(f"split '{split}' of {config.dataset}: {error}") from error
         rows = range(0)
     if not rows:
-        sizes = ", ".join(f"{name} ({len(rows)})" for name, rows in _splits(builder).items())
+        sizes = ", ".join(f"{name} ({len(rows)})" for name, rows in list_splits(config).items())
         raise ValueError(f"split '{split}' of {config.dataset} has no examples; there are {sizes}")
     return TfdsSource(
         name=config.dataset,
@@ -78,7 +78,8 @@ def open_split(
 
 
 def list_splits(config: ml_collections.ConfigDict) -> dict[str, range]:
-    return _splits(_prepared_builder(config))
+    splits = _prepared_builder(config).info.splits
+    return {name: range(info.num_examples) for name, info in splits.items()}
 
 
 def declared_classes(config: ml_collections.ConfigDict) -> tuple[tuple[str, ...], bool]:
@@ -91,10 +92,6 @@ def _classes(builder: tfds.core.DatasetBuilder, key: str) -> tuple[tuple[str, ..
     label = cast(Any, builder.info.features)[key]
     multi_label = not isinstance(label, tfds.features.ClassLabel)
     return tuple((label.feature if multi_label else label).names), multi_label
-
-
-def _splits(builder: tfds.core.DatasetBuilder) -> dict[str, range]:
-    return {name: range(info.num_examples) for name, info in builder.info.splits.items()}
 
 
 def _prepared_builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBuilder:

@@ -19,10 +19,9 @@ class Preempted(Exception):  # noqa: N818 (not an error: the run goes on when it
 def stop_on_signals() -> Iterator[Callable[[int], bool]]:
     """A function to ask after every step: is it the one to stop after?
 
-    SIGTERM and Ctrl-C ask the run to save and stop; a second one stops at once.
-
-    The answer goes straight to the file descriptor: a handler may run in the middle of a logging
-    call, and Python's buffered streams refuse to be entered twice.
+    SIGTERM and Ctrl-C ask the run to save and stop; a second one stops at once. What the handler
+    says goes straight to the file descriptor: it may run in the middle of a logging call, and
+    Python's buffered streams refuse to be entered twice.
     """
     requested, previous = False, dict[int, Any]()
 

@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import filelock
 import jax
@@ -31,14 +31,14 @@ _CONFIG = "config.json"
 _MARKER = ".whole"
 
 
-class Workdir:
+class Workdir(NamedTuple):
     """`path` is where the run lives; `local` is where its small files are written: the same
     directory, unless the run lives on gs:// or s3://. `sync` copies the one to the other. Of
     several processes the first one writes; each of the others has a temporary `local`.
     """
 
-    def __init__(self, path: epath.Path, local: Path):
-        self.path, self.local = path, local
+    path: epath.Path
+    local: Path
 
     @property
     def checkpoints(self) -> epath.Path:
@@ -125,9 +125,7 @@ def download_steps(remote: epath.Path, local: Path) -> None:
 
 
 def _marked_steps(remote: epath.Path) -> set[str]:
-    if not remote.exists():
-        return set()
-    names = (path.name for path in remote.iterdir())
+    names = [path.name for path in remote.iterdir()] if remote.exists() else []
     return {name.removesuffix(_MARKER) for name in names if name.endswith(_MARKER)}
 
 
