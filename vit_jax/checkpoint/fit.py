@@ -1,15 +1,16 @@
 """Fitting a checkpoint to a model: head, position grid, class token, patch size, input channels.
 
-Each adaptation is one function from the flat arrays of the checkpoint to those of the model, and
-one log line. Differences that no adaptation covers raise one error that names them all. This
-happens before any weight is read; `Fitted.restore` then reads each array once.
+Each adaptation is one function that changes the flat arrays of the checkpoint, and one log line.
+Differences that no adaptation covers raise one error that names them all. This happens before any
+weight is read; `Fitted.restore` then reads each array once.
 """
 
 import dataclasses
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.traverse_util
 import jax
@@ -21,9 +22,9 @@ from vit_jax.checkpoint.lazy import Lazy, concatenated, from_array, local_part, 
 from vit_jax.checkpoint.lazy import stacked as stack_rows
 from vit_jax.checkpoint.names import check_fit, summarize
 from vit_jax.checkpoint.official import POSITION
-from vit_jax.checkpoint.rescale import rescale_grid, resize, resize_patch_kernel, square_grid
+from vit_jax.checkpoint.rescale import rescale_grid, resize, resize_patch_kernel
 from vit_jax.models import unstack_blocks
-from vit_jax.models.kinds import Shaped, Shapes, flatten
+from vit_jax.models.kinds import Shaped, Shapes, flatten, square
 from vit_jax.models.stacking import STACKED
 
 log = logging.getLogger(__name__)
@@ -88,14 +89,11 @@ class Fitted:
 
         if all(places[name] is None for name in names):
             return some()
-        whole = {name: _replicated(places[name]) for name in self.fresh_rows}
-        return jax.jit(some, out_shardings={**{n: places[n] for n in self.fresh}, **whole})()
-
-
-def _replicated(sharding: Sharding | None) -> Sharding | None:
-    if isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec())
-    return sharding
+        shardings = {name: places[name] for name in names}
+        for name in self.fresh_rows:  # this process needs all of them
+            if isinstance(sharding := shardings[name], NamedSharding):
+                shardings[name] = NamedSharding(sharding.mesh, PartitionSpec())
+        return jax.jit(some, out_shardings=shardings)()
 
 
 _BLOCK = re.compile(rf"(.*/)?{STACKED}_(\d+)/(.*)")
@@ -116,111 +114,100 @@ def _stacked(leaves: Leaves) -> Leaves:
     }
 
 
+class Grids(NamedTuple):
+    """The (height, width) in patches of model and checkpoint, as far as they are known."""
+
+    model: Size | None
+    checkpoint: Size | None
+    convention: str  # how one becomes the other, see `rescale`
+
+
 def fit(
-    leaves: Mapping[str, Lazy],
-    target: Params,
-    *,
-    keep_head: bool,
-    grid: Size | None,
-    pretrained_grid: Size | None,
-    convention: str,
-    where: str,
+    leaves: Mapping[str, Lazy], target: Params, *, keep_head: bool, grids: Grids, where: str
 ) -> Fitted:
     """`leaves` in the names and shapes of `target`; see `Checkpoint.fit`."""
     wanted = flatten(jax.eval_shape(unstack_blocks, target))
     loaded = dict(leaves)
-    fresh: list[str] = []
-    loaded = _fit_head(loaded, wanted, keep_head, fresh)
+    _fit_head(loaded, wanted, keep_head)
     if "pre_logits/kernel" not in wanted:
-        loaded = _drop(loaded, "pre_logits", "the model has no representation layer")
-    loaded, fresh_rows = _fit_position(loaded, wanted, grid, pretrained_grid, convention)
-    loaded = _fit_class_token(loaded, wanted, fresh)
-    loaded = _fit_patches(loaded, wanted)
+        _drop(loaded, "pre_logits", "the model has no representation layer")
+    fresh_rows = _fit_position(loaded, wanted, grids)
+    _fit_class_token(loaded, wanted)
+    _fit_patches(loaded, wanted)
 
+    may_be_fresh = (name for name in wanted if name == "cls" or name.startswith("head/"))
+    fresh = tuple(name for name in may_be_fresh if name not in loaded)
     complete: dict[str, Shaped] = {**loaded, **{name: wanted[name] for name in fresh}}
     for name, count in fresh_rows.items():
         one, rows, width = loaded[name].shape
         complete[name] = jax.ShapeDtypeStruct((one, count + rows, width), loaded[name].dtype)
     check_fit(complete, wanted, where=where)
-    return Fitted(loaded, target, where, tuple(fresh), fresh_rows)
+    return Fitted(loaded, target, where, fresh, fresh_rows)
 
 
-def _drop(loaded: Leaves, module: str, why: str) -> Leaves:
-    dropped = [name for name in loaded if name.startswith(f"{module}/")]
-    if dropped:
+def _drop(loaded: Leaves, module: str, why: str) -> None:
+    if dropped := [name for name in loaded if name.startswith(f"{module}/")]:
         log.info("Dropped %s: %s.", ", ".join(summarize(dropped)), why)
-    return {name: value for name, value in loaded.items() if name not in dropped}
+    for name in dropped:
+        del loaded[name]
 
 
-def _fit_head(loaded: Leaves, wanted: Shapes, keep_head: bool, fresh: list[str]) -> Leaves:
+def _fit_head(loaded: Leaves, wanted: Shapes, keep_head: bool) -> None:
     shapes = {n: tuple(leaf.shape) for n, leaf in wanted.items() if n.startswith("head/")}
     if not shapes:
-        return _drop(loaded, "head", "the model has no head")
-    if keep_head:
-        found = {name: tuple(loaded[name].shape) for name in shapes if name in loaded}
-        if found != shapes:
-            raise ValueError(
-                f"The head cannot be kept: the checkpoint has {_shapes(found)} and the model "
-                f"{_shapes(shapes)}. Use the checkpoint's number of classes, or a fresh head."
-            )
+        _drop(loaded, "head", "the model has no head")
+    elif not keep_head:
+        _drop(loaded, "head", f"a fresh head of {shapes['head/kernel'][-1]} classes instead")
+    elif (found := {n: tuple(loaded[n].shape) for n in shapes if n in loaded}) != shapes:
+        raise ValueError(
+            f"The head cannot be kept: the checkpoint has {_shapes(found)} and the model "
+            f"{_shapes(shapes)}. Use the checkpoint's number of classes, or a fresh head."
+        )
+    else:
         log.info("Kept the head of %d classes.", shapes["head/kernel"][-1])
-        return loaded
-    fresh += shapes
-    return _drop(loaded, "head", f"a fresh head of {shapes['head/kernel'][-1]} classes instead")
 
 
 def _shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "no head"
 
 
-def _fit_position(
-    loaded: Leaves, wanted: Shapes, grid: Size | None, pretrained_grid: Size | None, convention: str
-) -> tuple[Leaves, dict[str, int]]:
-    """Also returns the number of fresh rows that the table of positions needs, by its name."""
-    loaded = dict(loaded)
-    fresh_rows: dict[str, int] = {}
-    if POSITION in loaded and POSITION in wanted:
-        num_has, num_wants = (("cls" in flat) + ("dist" in flat) for flat in (loaded, wanted))
-        num_new = wanted[POSITION].shape[1] - num_wants
-        loaded[POSITION] = _rescaled(
-            loaded[POSITION], num_has, num_new, grid, pretrained_grid, convention
-        )
-        if num_has and not num_wants:
-            log.info("Dropped the class token's position: the model has no class token.")
-            loaded[POSITION] = loaded[POSITION].map(lambda x: x[:, num_has:])
-        elif num_wants and not num_has:
-            log.info("The class token's position is fresh: the checkpoint has no class token.")
-            fresh_rows[POSITION] = num_wants
-    elif POSITION in loaded:
+def _fit_position(loaded: Leaves, wanted: Shapes, grids: Grids) -> dict[str, int]:
+    """Returns the number of fresh rows that the table of positions needs, by its name."""
+    for name in wanted:
+        if name.endswith(_AXIS_TABLES) and name in loaded:
+            loaded[name] = _fit_axis_table(name, loaded[name], wanted[name].shape, grids.convention)
+    if POSITION in loaded and POSITION not in wanted:
         rows = loaded.pop(POSITION).shape[1]
         log.info("Dropped %d learned positions: the model has another kind of position.", rows)
-    for name in wanted:
-        if name.endswith(_AXIS_TABLES):
-            loaded = _fit_axis_table(loaded, wanted, name, convention)
-    return loaded, fresh_rows
+    if POSITION not in loaded:
+        return {}
+    num_has, num_wants = (("cls" in flat) + ("dist" in flat) for flat in (loaded, wanted))
+    num_new = wanted[POSITION].shape[1] - num_wants
+    loaded[POSITION] = _rescaled(loaded[POSITION], num_has, num_new, grids)
+    if num_has and not num_wants:
+        log.info("Dropped the class token's position: the model has no class token.")
+        loaded[POSITION] = loaded[POSITION].map(lambda x: x[:, num_has:])
+    elif num_wants and not num_has:
+        log.info("The class token's position is fresh: the checkpoint has no class token.")
+        return {POSITION: num_wants}
+    return {}
 
 
-def _rescaled(
-    table: Lazy,
-    num_leading: int,
-    num_new: int,
-    grid: Size | None,
-    pretrained_grid: Size | None,
-    convention: str,
-) -> Lazy:
+def _rescaled(table: Lazy, num_leading: int, num_new: int, grids: Grids) -> Lazy:
     """Position rows with those of the grid resized; the class tokens' rows stay."""
-    num_old = table.shape[1] - num_leading
-    if grid is not None and grid[0] * grid[1] != num_new:
+    num_old, grid = table.shape[1] - num_leading, grids.model
+    if grid is not None and math.prod(grid) != num_new:
         raise ValueError(
             f"The model has positions for {num_new} patches, and a {grid[0]}×{grid[1]} grid has "
-            f"{grid[0] * grid[1]}."
+            f"{math.prod(grid)}."
         )
-    if grid is None and pretrained_grid is None and num_old == num_new:
+    if grid is None and grids.checkpoint is None and num_old == num_new:
         return table
-    old = pretrained_grid or _known_grid(num_old, grid)
+    old = grids.checkpoint or _known_grid(num_old, grid)
     new = grid or _known_grid(num_new, None)
-    if tuple(old) == tuple(new) and table.shape[1] == num_leading + old[0] * old[1]:
+    if tuple(old) == tuple(new) and num_old == math.prod(old):
         return table
+    convention = grids.convention
     log.info("Rescaled the position grid from %d×%d to %d×%d (%s).", *old, *new, convention)
     return table.map(
         lambda x: rescale_grid(x, old, new, num_extra_tokens=num_leading, convention=convention)
@@ -229,49 +216,42 @@ def _rescaled(
 
 def _known_grid(num_patches: int, known: Size | None) -> Size:
     """A square grid if there is one, else the caller's own grid if it fits, else an error."""
-    try:
-        return square_grid(num_patches)
-    except ValueError:
-        if known is not None and known[0] * known[1] == num_patches:
-            return known
+    grid = square(num_patches) or known
+    if grid is None or math.prod(grid) != num_patches:
         raise ValueError(
             f"The checkpoint or model has {num_patches} positions, which is not a square grid. "
             "Give the grids: grid=(height, width) of the model, pretrained_grid= of the checkpoint."
-        ) from None
+        )
+    return grid
 
 
-def _fit_axis_table(loaded: Leaves, wanted: Shapes, name: str, convention: str) -> Leaves:
+def _fit_axis_table(name: str, table: Lazy, shape: tuple[int, ...], convention: str) -> Lazy:
     """Tables over one axis (learned2d) or over offsets (relative), resized to the model's size."""
-    if name not in loaded or loaded[name].shape == wanted[name].shape:
-        return loaded
-    table, shape = loaded[name], wanted[name].shape
-    if len(table.shape) != len(shape) or table.shape[-1] != shape[-1]:
-        return loaded  # another width or number of heads: the final check reports it
+    if table.shape == shape or len(table.shape) != len(shape) or table.shape[-1] != shape[-1]:
+        return table  # another width or number of heads: the final check reports it
     log.info("Rescaled %s from %s to %s (%s).", name, table.shape, shape, convention)
+    size = (shape[0], math.prod(shape[1:-1]))
 
     def resized(x: np.ndarray) -> np.ndarray:
-        if x.ndim == 2:
-            return resize(x[:, None], (shape[0], 1), convention)[:, 0].astype(x.dtype)
-        return resize(x, (shape[0], shape[1]), convention).astype(x.dtype)
+        grid = resize(x.reshape(x.shape[0], -1, x.shape[-1]), size, convention)
+        return grid.reshape(shape).astype(x.dtype)
 
-    return {**loaded, name: table.map(resized)}
+    return table.map(resized)
 
 
-def _fit_class_token(loaded: Leaves, wanted: Shapes, fresh: list[str]) -> Leaves:
+def _fit_class_token(loaded: Leaves, wanted: Shapes) -> None:
     if "cls" in loaded and "cls" not in wanted:
         log.info("Dropped the class token: the model pools without one.")
-        return {name: value for name, value in loaded.items() if name != "cls"}
-    if "cls" in wanted and "cls" not in loaded:
+        del loaded["cls"]
+    elif "cls" in wanted and "cls" not in loaded:
         log.info("The class token is fresh: the checkpoint has none.")
-        fresh.append("cls")
-    return loaded
 
 
-def _fit_patches(loaded: Leaves, wanted: Shapes) -> Leaves:
+def _fit_patches(loaded: Leaves, wanted: Shapes) -> None:
     """Patch size by FlexiViT's pseudo-inverse; channels by summing or repeating the weights."""
     name = "embedding/kernel"
     if name not in loaded or name not in wanted or "conv_root/kernel" in wanted:
-        return loaded
+        return
     kernel, (ph, pw, channels, _) = loaded[name], wanted[name].shape
     if kernel.shape[:2] != (ph, pw):
         log.info("Resized the patch kernel from %d×%d to %d×%d.", *kernel.shape[:2], ph, pw)
@@ -279,7 +259,7 @@ def _fit_patches(loaded: Leaves, wanted: Shapes) -> Leaves:
     if kernel.shape[2] != channels:
         log.info("Fitted the patch kernel from %d to %d channels.", kernel.shape[2], channels)
         kernel = kernel.map(lambda x: fit_channels(x, channels))
-    return {**loaded, name: kernel}
+    loaded[name] = kernel
 
 
 def fit_channels(kernel: np.ndarray, channels: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from etils import epath
 from vit_jax.aliases import Params, Size
 from vit_jax.checkpoint import catalog, foreign, formats, official, orbax_directory
 from vit_jax.checkpoint.card import Card, infer_card
-from vit_jax.checkpoint.fit import Fitted, fit
+from vit_jax.checkpoint.fit import Fitted, Grids, fit
 from vit_jax.checkpoint.lazy import read_ahead
 from vit_jax.checkpoint.names import check_fit, recover_tree
 from vit_jax.checkpoint.npz import open_archive
@@ -81,15 +81,9 @@ class Checkpoint:
         """
         if pretrained_grid is None and self.card is not None and not self.card.inferred:
             pretrained_grid = self.card.grid
-        return fit(
-            self.plan.leaves,
-            abstract_params,
-            keep_head=keep_head,
-            grid=grid,
-            pretrained_grid=pretrained_grid,
-            convention=convention or self.grid_convention,
-            where=self.path,
-        )
+        grids = Grids(grid, pretrained_grid, convention or self.grid_convention)
+        leaves, where = self.plan.leaves, self.path
+        return fit(leaves, abstract_params, keep_head=keep_head, grids=grids, where=where)
 
     def restore(self, target: Params) -> Params:
         """The parameters with the dtypes, and the shardings if any, of the ShapeDtypeStructs in

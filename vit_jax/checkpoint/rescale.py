@@ -10,11 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from vit_jax.aliases import Size
+from vit_jax.models.kinds import square
+
 
 def rescale_grid(
     posemb: np.ndarray,
-    old_grid: tuple[int, int],
-    new_grid: tuple[int, int],
+    old_grid: Size,
+    new_grid: Size,
     *,
     num_extra_tokens: int = 0,
     convention: str = "google",
@@ -39,21 +42,20 @@ def interpolate_posembed(posemb: np.ndarray, num_tokens: int, has_class_token: b
     token.
     """
     num_extra = int(has_class_token)
-    old = square_grid(posemb.shape[1] - num_extra)
-    new = square_grid(num_tokens - num_extra)
+    old = _square_grid(posemb.shape[1] - num_extra)
+    new = _square_grid(num_tokens - num_extra)
     return rescale_grid(posemb, old, new, num_extra_tokens=num_extra)
 
 
-def square_grid(num_patches: int) -> tuple[int, int]:
-    side = math.isqrt(num_patches)
-    if num_patches < 1 or side * side != num_patches:
+def _square_grid(num_patches: int) -> Size:
+    if (grid := square(num_patches)) is None:
         raise ValueError(
             f"{num_patches} patches are not a square grid; give the grid as (height, width)."
         )
-    return side, side
+    return grid
 
 
-def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
+def resize_patch_kernel(kernel: np.ndarray, patch_size: Size) -> np.ndarray:
     """FlexiViT's pseudo-inverse resize of a patch kernel (h, w, c, d) (Beyer et al. 2023).
 
     A resized patch gets the same embedding from the new kernel as the patch got from the old one:
@@ -68,7 +70,7 @@ def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.n
     return (to_new @ flat).reshape(*patch_size, channels, width).astype(kernel.dtype)
 
 
-def resize(grid: np.ndarray, new_size: tuple[int, int], convention: str) -> np.ndarray:
+def resize(grid: np.ndarray, new_size: Size, convention: str) -> np.ndarray:
     """Resizes (h, w, d) to (*new_size, d)."""
     if convention not in CONVENTIONS:
         raise ValueError(f"No resize convention {convention!r}; choose {', '.join(CONVENTIONS)}.")
