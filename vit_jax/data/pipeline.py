@@ -43,8 +43,7 @@ def train_batches(
     """Endless batches of `image` (b h w c) and `label` (b, or b k of zeros and ones).
 
     Each is this process's share of `config.batch`. A resumed run starts at the `start_step` it had
-    reached, at no cost, whatever the number of readers and processes then and now. `close` ends the
-    readers.
+    reached, at no cost, whatever the number of readers and processes. `close` ends the readers.
     """
     config = config.copy_and_resolve_references()  # must not change while readers use it
     source = open_source(config) if source is None else source
@@ -107,8 +106,7 @@ class Loader:
     """Reads examples straight into a batch: stacking images later would take a fifth more time.
 
     Counts those that cannot be read, each once however often it comes up; `max_bad` is a share of
-    the source. Reader threads share one loader; worker processes, which share no memory, each have
-    their own.
+    the source. Reader threads share one loader; worker processes, sharing no memory, do not.
     """
 
     source: Source

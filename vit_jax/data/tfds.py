@@ -130,23 +130,18 @@ def _builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBuilder:
             f"(looked in {data_dir or '~/tensorflow_datasets'} too).{hint}"
         ) from error
     except (ValueError, AssertionError, ImportError) as error:
-        if "does not match the file formats" in str(error):
-            folder = tfds.builder(name, data_dir=data_dir).data_dir
-            raise ValueError(_convert_message(name, folder)) from error
         if isinstance(error, ImportError) and error.name in _TENSORFLOW:
             raise ValueError(_tensorflow_message(config)) from error
-        raise ValueError(f"tensorflow-datasets cannot open '{name}': {error}") from error
+        if "does not match the file formats" not in str(error):
+            raise ValueError(f"tensorflow-datasets cannot open '{name}': {error}") from error
+        builder = tfds.builder(name, data_dir=data_dir)  # in the format that it has
     if builder.info.file_format is tfds.core.FileFormat.TFRECORD:
-        raise ValueError(_convert_message(name, builder.data_dir))
+        raise ValueError(
+            f"{name} is prepared as tfrecord in {builder.data_dir}, which allows no random access; "
+            f"run `python -m vit_jax.data.convert_tfrecord {builder.data_dir} NEW_DATA_DIR` "
+            "and set config.tfds_data_dir to NEW_DATA_DIR"
+        )
     return builder
-
-
-def _convert_message(name: str, folder: str) -> str:
-    return (
-        f"{name} is prepared as tfrecord in {folder}, which allows no random access; run "
-        f"`python -m vit_jax.data.convert_tfrecord {folder} NEW_DATA_DIR` "
-        "and set config.tfds_data_dir to NEW_DATA_DIR"
-    )
 
 
 def _tensorflow_message(config: ml_collections.ConfigDict) -> str:
