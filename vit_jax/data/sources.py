@@ -116,8 +116,7 @@ def class_ids(
     """The id of each of a source's classes among the model's; raises if some are not among them."""
     names = own_names if class_names is None else class_names
     ids = {name: index for index, name in enumerate(names)}
-    unknown = [name for name in own_names if name not in ids]
-    if unknown:
+    if unknown := [name for name in own_names if name not in ids]:
         raise ValueError(
             f"{dataset} has classes that training did not: {_some(unknown)}. "
             f"Training had {len(names)}: {_some(names)}. Rename them, or remove them."
