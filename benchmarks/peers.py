@@ -21,7 +21,7 @@ from PIL import Image
 
 from benchmarks import machine
 from vit_jax import checkpoint, models
-from vit_jax.checkpoint.card import grid_at
+from vit_jax.models.kinds import grid_at
 
 TOLERANCE = 1e-4
 SMALL = {

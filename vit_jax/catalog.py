@@ -5,8 +5,8 @@
     python -m vit_jax.catalog fetch NAME       download it into the cache and print its path
     python -m vit_jax.catalog augreg MODEL     AugReg's best i21k file of a model, by index.csv
 
-The cache is --cache, or $VIT_JAX_CACHE, or ~/.cache/vit_jax. Give the printed path to
-`python -m vit_jax.convert`, or to a recipe as --config.pretrained=PATH.
+The cache is --cache, or $VIT_JAX_CACHE, or ~/.cache/vit_jax. A name is
+itself a checkpoint to every command, and to a recipe as --config.pretrained=NAME.
 """
 
 import argparse
@@ -48,7 +48,9 @@ def list_entries(args: argparse.Namespace) -> None:
         if args.text.lower() in " ".join(map(str, dataclasses.astuple(entry))).lower()
     ]
     if not found:
-        raise ValueError(f"No checkpoint has {args.text!r} in its row; `list` alone shows all.")
+        raise ValueError(
+            f"No checkpoint has {args.text!r} in its row; `vit_jax catalog list` shows all."
+        )
     print(f"{'name':44s} {'model':14s} {'px':>4s} {'classes':>7s} {'MiB':>5s} {'top-1':>6s}  homes")
     for entry in found:
         accuracy = f"{entry.accuracy:.2f}" if entry.accuracy else ""

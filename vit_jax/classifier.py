@@ -20,8 +20,8 @@ from PIL import Image
 from vit_jax import checkpoint, data, models
 from vit_jax import labels as label_lists
 from vit_jax.aliases import Json, Params, Size
-from vit_jax.checkpoint.card import grid_at
 from vit_jax.checkpoint.names import check_fit
+from vit_jax.models.kinds import grid_at
 from vit_jax.preprocessing import Preprocessing, google_preprocessing
 
 # A path, an encoded file, a picture, or 8-bit values `h w c`.
@@ -231,7 +231,7 @@ def _complete(
         try:
             described = Preprocessing.from_json({**described.to_json(), **preprocessing})
         except ValueError as e:
-            raise ValueError(f"The card of {path} is not a valid card: {e}.") from e
+            raise ValueError(f"The preprocessing given for {path} is not valid: {e}.") from e
     return dataclasses.replace(card, class_names=names, preprocessing=described)
 
 
@@ -239,7 +239,7 @@ def _at(card: checkpoint.Card, size: Size) -> checkpoint.Card:
     if not models.find_kind(card.model).any_resolution:
         height, width = card.image_size or (0, 0)
         raise ValueError(
-            f"A Mixer runs at its own resolution only, {height}×{width}, not {size[0]}×{size[1]}."
+            f"The model runs at its own resolution only, {height}×{width}, not {size[0]}×{size[1]}."
         )
     return card.at(size)
 

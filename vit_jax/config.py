@@ -169,10 +169,11 @@ def data_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 def describe_options() -> str:
     """Every option with its default and meaning, for --help."""
-    lines = ["", "Options, each settable as --config.NAME=VALUE:", ""]
+    lines = ["", "Options, each settable as --config.NAME=VALUE. In brackets is the default that"]
+    lines += ["recipes start from; without --config, configs/quickstart.py sets some of them.", ""]
     tables = {"data": DATA, "training": TRAINING, "the run": RUN, "devices": PARALLEL}
     for title, table in tables.items():
         lines.append(f"  {title}")
         lines += [f"    {name:<30} {o.meaning} [{o.default!r}]" for name, o in table.items()]
-    lines.append("    model.*                        every field of the model; see models/vit.py")
+    lines += ["  model", f"    {'model.*':<30} every field of the model; see vit_jax/models/vit.py"]
     return "\n".join([*lines, ""])

@@ -2,9 +2,9 @@
 
     python -m vit_jax.convert IN OUT [--to npz|orbax|timm|hf|lucidrains] [--num_heads N]
 
-IN is an official .npz, an Orbax directory, or timm, Hugging Face or vit-pytorch weights (a
-.safetensors file or a folder with a config.json); its content decides which. Prints what was
-renamed, transposed, summed and dropped.
+IN is what every command takes: an official .npz, an Orbax directory, a workdir, timm, Hugging Face
+or vit-pytorch weights (a .safetensors file or a folder with a config.json), or a name in the
+catalog. Prints what was renamed, transposed, summed and dropped.
 """
 
 import argparse

@@ -6,7 +6,7 @@ OUT becomes a directory with
 
     model.jax       the network and its weights: StableHLO for CPU, CUDA and TPU, any batch size
     card.json       class names, preprocessing, image size
-    run_model.py    runs model.jax with jax and flatbuffers alone: python OUT/run_model.py cat.jpg
+    run_model.py    runs model.jax with jax, flatbuffers and Pillow: python OUT/run_model.py cat.jpg
     model.onnx      with --onnx: the same network for other runtimes
 
 --weights is how the weights are stored: bfloat16 (half the size, computed in bfloat16) or int8 (a

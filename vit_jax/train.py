@@ -55,8 +55,8 @@ EXIT_PREEMPTED = 75
 
 def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Params:
     """Trains as `config` says, in `workdir`, and returns the final parameters."""
-    with open_run(config, workdir) as run, contextlib.ExitStack() as stack:
-        config, directory = run.config, run.directory
+    with open_run(config, workdir) as opened, contextlib.ExitStack() as stack:
+        config, directory = opened.config, opened.directory
         compilation_cache.enable(config.compilation_cache)
 
         train, test, preprocessing = open_data(config)
@@ -96,8 +96,8 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
         stack.enter_context(report)
         profiler = stack.enter_context(Profiler(directory.local, config.profile_steps))
 
-        state = first_state(program, shardings, checkpoints, run.pretrained)
-        run.close_weights()
+        state = first_state(program, shardings, checkpoints, opened.pretrained)
+        opened.close_weights()
         start = int(state.step)
         batches = on_devices(data.train_batches(config, train, start_step=start))
         if start < config.total_steps:
@@ -108,7 +108,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
             with profiler.step(step):
                 state, metrics = train_step(state, next(batches))
             watch.add(step, metrics)
-            last, stopping = step == config.total_steps, run.stop(step)
+            last, stopping = step == config.total_steps, opened.stop(step)
             if due(step, config.progress_every) or last:
                 report.progress(step, watch.check(checkpoints.latest_step))
             if due(step, config.eval_every) or last:

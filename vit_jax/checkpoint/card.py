@@ -10,7 +10,7 @@ As JSON:
 import dataclasses
 import importlib.metadata
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -89,7 +89,7 @@ class Card:
     def at(self, size: Size) -> "Card":
         """The card for images of another size, (height, width)."""
         preprocessing = self.preprocessing.at(size) if self.preprocessing else None
-        grid = grid_at(size, self.model)
+        grid = kinds.grid_at(size, self.model)
         return dataclasses.replace(self, grid=grid, preprocessing=preprocessing)
 
     def to_json(self) -> Json:
@@ -181,26 +181,12 @@ def infer_card(shapes: Shapes, *, source: str, image_size: Size | None = None) -
         return None
     num_classes = shapes["head/kernel"].shape[-1] if "head/kernel" in shapes else 0
     model = models.build_model(found.fields, num_classes)
-    grid = grid_at(image_size, model, floor=True) if image_size is not None else found.grid
+    grid = kinds.grid_at(image_size, model, floor=True) if image_size is not None else found.grid
     card = Card(model, grid, found.channels, source=f"{_INFERRED}{source}", inferred=True)
     if card.image_size is None:
         return card
     preprocessing = google_preprocessing(card.image_size, card.channels)
     return dataclasses.replace(card, preprocessing=preprocessing)
-
-
-def grid_at(size: Sequence[int], model: models.Model, *, floor: bool = False) -> Size:
-    """The patches, (height, width), that an image of this size is cut into; with `floor`, a rest
-    that is smaller than a patch is ignored.
-    """
-    (height, width), (down, right) = size, kinds.patch_stride(model)
-    if not floor and (height % down or width % right):
-        near = [max(s, round(n / s) * s) for n, s in ((height, down), (width, right))]
-        raise ValueError(
-            f"A resolution of {height}×{width} cannot be cut into patches of {down}×{right}; "
-            f"{near[0]}×{near[1]} can."
-        )
-    return height // down, width // right
 
 
 def _plain(value: Any) -> object:

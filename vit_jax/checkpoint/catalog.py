@@ -75,7 +75,7 @@ def find(name: str) -> Entry:
     table = entries()
     if name in table:
         return table[name]
-    hint = near_names(name) or " `list` shows them all."
+    hint = near_names(name) or " `python -m vit_jax.catalog list` shows them all."
     raise ValueError(f"There is no checkpoint {name!r} in the catalog.{hint}")
 
 

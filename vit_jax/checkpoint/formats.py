@@ -1,4 +1,4 @@
-"""The format of the checkpoint at a path, recognised by content and never by name."""
+"""The format of the checkpoint at a path: of a file by its content, of a folder by its files."""
 
 import json
 import zipfile
@@ -33,8 +33,9 @@ def _recognise_folder(path: epath.Path) -> tuple[str, epath.Path]:
     if pickles := [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl"))]:
         raise ValueError(f"{path} has its weights in pickles ({', '.join(pickles)}). {_REFUSED}")
     raise ValueError(
-        f"{path} is a directory without a checkpoint in it. Give an official .npz file, the "
-        "directory of one Orbax checkpoint, a Hugging Face or timm folder, or a .safetensors file."
+        f"{path} is a directory without a checkpoint in it. Give the workdir of a run, an "
+        "official .npz file, the directory of one Orbax checkpoint, a Hugging Face or timm folder, "
+        "or a .safetensors file."
     )
 
 

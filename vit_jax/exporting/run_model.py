@@ -75,4 +75,6 @@ def main(paths: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: python run_model.py IMAGE …")
     main(sys.argv[1:])

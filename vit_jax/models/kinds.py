@@ -6,7 +6,7 @@ Code that must treat kinds differently asks this table; adding a kind is adding 
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import flax.traverse_util
@@ -105,6 +105,20 @@ def patch_stride(model: Model) -> Size:
     stride = stem_stride(resnet["num_layers"]) if resnet else 1
     height, width = model.patches["size"]
     return stride * height, stride * width
+
+
+def grid_at(size: Sequence[int], model: Model, *, floor: bool = False) -> Size:
+    """The patches, (height, width), that an image of this size is cut into; with `floor`, a rest
+    that is smaller than a patch is ignored.
+    """
+    (height, width), (down, right) = size, patch_stride(model)
+    if not floor and (height % down or width % right):
+        near = [max(s, round(n / s) * s) for n, s in ((height, down), (width, right))]
+        raise ValueError(
+            f"A resolution of {height}×{width} cannot be cut into patches of {down}×{right}; "
+            f"{near[0]}×{near[1]} can."
+        )
+    return height // down, width // right
 
 
 def parameter_shapes(

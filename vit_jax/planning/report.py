@@ -107,7 +107,7 @@ def model_rows(program: Program) -> dict[str, str]:
         **sizes,
         "recipe": f"{config.total_steps:,} steps of {config.batch:,} in {config.accum_steps} "
         f"part{'s' * (config.accum_steps > 1)}, {config.optimizer}, "
-        f"{config.model.dtype}, remat {config.model.get('remat')}, "
+        f"{config.model.dtype}, remat {config.model.get('remat') or 'off'}, "
         f"{'scanned' if config.model.get('scan') else 'unrolled'}",
     }
 

@@ -1,6 +1,6 @@
-"""The checkpoints of a training run: its state and its card, saved as one.
+"""The checkpoints of a training run: its state, its card and its scores, saved as one.
 
-    WORKDIR/checkpoints/STEP/{state,card}
+    WORKDIR/checkpoints/STEP/{state,card,metrics}
 
 The state says how far the run is in its data too: `step` is all that `data.train_batches` needs.
 Orbax writes each step under a temporary name and renames it when it is whole, so a run that is
@@ -14,6 +14,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from vit_jax.checkpoint.card import Card
+from vit_jax.evaluation.scores import METRICS
 from vit_jax.run.workdir import CHECKPOINTS
 from vit_jax.training.state import TrainState
 
@@ -22,6 +23,10 @@ class RunCheckpoints(contextlib.AbstractContextManager["RunCheckpoints"]):
     """Saves in the background; keeps the newest and the best."""
 
     def __init__(self, workdir: epath.PathLike, *, keep: int, best_metric: str):
+        if best_metric not in METRICS:
+            known = ", ".join(METRICS)
+            raise ValueError(f"config.best_metric={best_metric!r} is not one of {known}.")
+
         def score(metrics: Mapping[str, float]) -> float:
             value = metrics[best_metric]
             return -value if best_metric.endswith("loss") else value

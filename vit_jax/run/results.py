@@ -25,7 +25,7 @@ _NEXT = """\
   python -m vit_jax.predict {workdir} IMAGE …
   python -m vit_jax.explain {workdir} IMAGE …
   python -m vit_jax.export {workdir} OUT
-  python -m vit_jax.convert {exported} OUT --to orbax|timm|hf|npz
+  python -m vit_jax.convert {exported} OUT --to orbax|timm|hf    (if that can hold the model)
   tensorboard --logdir {workdir}"""
 
 
@@ -34,6 +34,7 @@ class Results:
 
     def __init__(self, program: Program, train: data.Source, preprocessing: Preprocessing):
         self._program, self._train, self._preprocessing = program, train, preprocessing
+        self._grid = program.grid  # raises now, not when hours of work are to be saved
         self.step = 0
         self.scores: Scores | None = None
         self.started = time.monotonic()
@@ -46,7 +47,7 @@ class Results:
         """The card of a checkpoint at this step, with the scores if the newest are of this step."""
         return checkpoint.Card(
             self._program.model,
-            self._program.grid,
+            self._grid,
             self._program.image_shape[-1],
             class_names=tuple(self._train.class_names),
             preprocessing=self._preprocessing,

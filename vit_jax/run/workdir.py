@@ -179,8 +179,8 @@ def _check_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
     Only options that exist are compared. One that is not stored, because the version that ran had
     no such option yet, was at today's default.
     """
-    if (stored := stored_config(path)) is None:
-        return
+    if (stored := stored_config(path)) is None or not has_checkpoint(path):
+        return  # nothing to go on from, as after a start that failed
     old, new = flat_config(default_config()) | stored, flat_config(config)
     refused = []
     for name in sorted({*old, *new}):

@@ -13,6 +13,7 @@ import optax
 
 from vit_jax import models
 from vit_jax.aliases import Params, Size
+from vit_jax.models.kinds import grid_at
 from vit_jax.training.optim import make_optimizer
 from vit_jax.training.state import TrainState
 from vit_jax.training.step import Batch, Metrics, make_train_step
@@ -56,8 +57,7 @@ class Program:
     @property
     def grid(self) -> Size:
         """The patches, (height, width), that an image is cut into."""
-        height, width = models.patch_stride(self.model)
-        return self.image_shape[0] // height, self.image_shape[1] // width
+        return grid_at(self.image_shape[:2], self.model)
 
     def init_params(self) -> Params:
         """Random parameters; a scanned model's state holds the blocks stacked."""

@@ -19,7 +19,7 @@ from vit_jax.training.state import TrainState
 
 Batch = Mapping[str, Array]
 Metrics = dict[str, Array]
-Gradient = tuple[Array, Params]  # with the loss before it
+LossAndGradient = tuple[Array, Params]
 
 
 def make_train_step(
@@ -28,6 +28,8 @@ def make_train_step(
     """The step that a config describes. All randomness is a function of (seed, step)."""
     assert model.num_classes is not None
     num_classes = model.num_classes
+    if config.loss not in LOSSES:
+        raise ValueError(f"No loss {config.loss!r}; choose {' or '.join(LOSSES)}.")
     loss_function, schedule = LOSSES[config.loss], learning_rate_schedule(config)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -55,7 +57,7 @@ def make_train_step(
         metrics = {
             "loss": loss,
             "grad_norm": optax.tree.norm(grads),
-            "learning_rate": jnp.asarray(schedule(state.step)),
+            "learning_rate": schedule(state.step),
         }
         step = state.step + 1
         return state.replace(step=step, params=params, opt_state=opt_state, ema=ema), metrics
@@ -64,14 +66,14 @@ def make_train_step(
 
 
 def accumulate_gradient(
-    loss_and_grad_fn: Callable[..., Gradient],
+    loss_and_grad_fn: Callable[..., LossAndGradient],
     params: Params,
     images: Array,
     labels: Array,
     accum_steps: int,
     *,
     key: Array,
-) -> Gradient:
+) -> LossAndGradient:
     """Loss and gradient of the batch, computed in `accum_steps` equal parts to save memory.
 
     The mean over the parts is the mean over the batch. Each part has its own dropout key. A part
@@ -93,7 +95,9 @@ def accumulate_gradient(
 
     images, labels = split(images), split(labels)
 
-    def add(total: Gradient, part: tuple[Array, Array, Array]) -> tuple[Gradient, None]:
+    def add(
+        total: LossAndGradient, part: tuple[Array, Array, Array]
+    ) -> tuple[LossAndGradient, None]:
         return jax.tree.map(jnp.add, total, loss_and_grad_fn(params, *part)), None
 
     shapes = jax.eval_shape(loss_and_grad_fn, params, images[0], labels[0], key)
