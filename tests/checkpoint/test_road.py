@@ -17,6 +17,7 @@ from vit_jax.checkpoint import opening, orbax_directory
 from vit_jax.checkpoint.fit import Fitted
 from vit_jax.checkpoint.lazy import Lazy, from_array, local_part, stacked, unstacked
 from vit_jax.checkpoint.npz import Archive
+from vit_jax.checkpoint.plan import Mapped, Plan
 from vit_jax.parallel.mesh import arrange, bytes_per_device, state_shardings
 from vit_jax.train import train_and_evaluate
 
@@ -36,14 +37,16 @@ def reads(monkeypatch):
 
         return counted_read
 
-    make = orbax_directory._array
+    make = orbax_directory._arrays
 
-    def array(path, about, *args):
-        lazy = make(path, about, *args)
-        return dataclasses.replace(lazy, load=counting(about.name, lazy.load))
+    def arrays(path):
+        flat = flax.traverse_util.flatten_dict(make(path), sep=".")
+        loads = {name: counting(name, lazy.load) for name, lazy in flat.items()}
+        counted = {n: dataclasses.replace(lazy, load=loads[n]) for n, lazy in flat.items()}
+        return flax.traverse_util.unflatten_dict(counted, sep=".")
 
     monkeypatch.setattr(Archive, "read", counting(None, Archive.read))
-    monkeypatch.setattr(orbax_directory, "_array", array)
+    monkeypatch.setattr(orbax_directory, "_arrays", arrays)
     return counted
 
 
@@ -162,9 +165,7 @@ def test_the_largest_model_is_fitted_by_its_shapes_alone():
         for name, leaf in models.parameter_shapes(model, (224, 224), 3).items()
     }
     card = checkpoint.Card(model, (16, 16))
-    plan = checkpoint.opening.Plan(
-        [checkpoint.conversion.Mapped((name,), name, "same", leaf) for name, leaf in leaves.items()]
-    )
+    plan = Plan([Mapped((name,), name, "same", leaf) for name, leaf in leaves.items()])
     fitted = checkpoint.Checkpoint("G_14", "npz", card, plan).fit(abstract, grid=(16, 16))
     assert set(fitted.fresh) == {"head/bias", "head/kernel"}
     mesh = arrange(jax.devices(), 8, 1)
@@ -190,7 +191,7 @@ def test_a_process_reads_the_part_that_its_devices_hold(tmp_path, monkeypatch):
     part = local_part(array.shape, sharding)
     assert part == (slice(16, 32), slice(0, 24))
     with checkpoint.opening.open_archive(tmp_path / "file.npz") as archive:
-        read = archive.lazy("array").read(part)
+        read = archive.arrays["array"].read(part)
     np.testing.assert_array_equal(read, array[16:32])
     assert read.nbytes == array.nbytes // 4
 

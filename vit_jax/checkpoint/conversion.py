@@ -9,12 +9,13 @@ from etils import epath
 from vit_jax.aliases import Params, Size
 from vit_jax.checkpoint import foreign, official, opening, orbax_directory
 from vit_jax.checkpoint.card import Card
-from vit_jax.checkpoint.lazy import Lazy, from_array, read_ahead
-from vit_jax.checkpoint.names import check_fit, recover_tree
-from vit_jax.checkpoint.plan import Mapped, Plan
+from vit_jax.checkpoint.lazy import Lazy, from_array
+from vit_jax.checkpoint.names import check_fit
+from vit_jax.checkpoint.plan import Plan
 from vit_jax.models.kinds import Shaped, flatten
 
-TARGETS = ("npz", "orbax", *foreign.LAYOUTS)
+_WRITERS = {"npz": official.write, "orbax": orbax_directory.write}
+TARGETS = (*_WRITERS, *foreign.LAYOUTS)
 
 
 class Report(NamedTuple):
@@ -71,7 +72,7 @@ def save(
     too; or, with a card and `to`, an orbax, timm, hf or lucidrains checkpoint.
     """
     leaves = {name: from_array(leaf) for name, leaf in flatten(params).items()}
-    if to in ("npz", "orbax"):
+    if to in _WRITERS:
         _WRITERS[to](leaves, path, card, "The model")
     elif card is None:
         raise ValueError(f"A checkpoint can be written to={to!r} only with a card.")
@@ -105,14 +106,3 @@ def write(
             f"so it cannot be written --to {to}; write --to npz or orbax."
         )
     return foreign.write(path, leaves, card, to)
-
-
-def _write_orbax(
-    leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, where: str
-) -> Plan:
-    flat = dict(read_ahead(leaves, where=where))
-    orbax_directory.write(recover_tree(list(flat), list(flat.values())), path, card)
-    return Plan([Mapped((name,), name, "same", leaf) for name, leaf in leaves.items()])
-
-
-_WRITERS = {"npz": official.write, "orbax": _write_orbax}

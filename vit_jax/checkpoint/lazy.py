@@ -35,6 +35,11 @@ class Lazy:
     def read(self, index: Index = ()) -> np.ndarray:
         return self.load(index)
 
+    def rows(self, start: int, stop: int) -> "Lazy":
+        """Some of its rows; no others are read."""
+        rows, shape = (slice(start, stop),), (stop - start, *self.shape[1:])
+        return Lazy(shape, self.dtype, lambda index: self.read(rows)[index])
+
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Lazy":
         """The array after `function`, whose result's shape must not depend on the values."""
         # No memory behind it: one zero, with strides of zero.

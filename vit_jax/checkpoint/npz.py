@@ -5,13 +5,13 @@ compared with a model before any weight is read.
 """
 
 import contextlib
+import functools
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, NamedTuple
+from typing import IO, Literal, NamedTuple
 
-import jax
 import ml_dtypes
 import numpy as np
 from etils import epath
@@ -31,36 +31,37 @@ _MAX_COMMENT = 65_535
 _BFLOAT16 = np.dtype("V2")
 
 
-class _Header(NamedTuple):
+# What a damaged file raises.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError)
+
+
+class _Member(NamedTuple):
+    info: zipfile.ZipInfo
     shape: tuple[int, ...]
-    fortran_order: bool
+    order: Literal["C", "F"]
     dtype: np.dtype
-    length: int  # bytes before the data
+    header_length: int  # bytes before the data
 
 
 class Archive:
-    """An open .npz file: the `shapes` of all arrays, and `read` for one. Use `open_archive`."""
+    """An open .npz file: all its `arrays`, and `read` for one. Use `open_archive`."""
 
     def __init__(self, file: zipfile.ZipFile, raw: IO[bytes], path: epath.Path):
-        self._file = file
-        self._raw = raw
-        self._path = path
+        self._file, self._raw, self._path = file, raw, path
+        infos = {i.filename.removesuffix(".npy"): i for i in file.infolist()}
         self._members = {
-            info.filename.removesuffix(".npy"): info
-            for info in file.infolist()
+            name: self._member(name, info)
+            for name, info in infos.items()
             if info.filename.endswith(".npy")
         }
         if not self._members:
             raise ValueError(
                 f"{path} is a zip file without any arrays in it, not an .npz checkpoint."
             )
-        self._headers = {name: self._header(name) for name in self._members}
-        self.shapes = {
-            name: jax.ShapeDtypeStruct(
-                header.shape, ml_dtypes.bfloat16 if header.dtype == _BFLOAT16 else header.dtype
-            )
-            for name, header in self._headers.items()
-        }
+        self.arrays: dict[str, Lazy] = {}
+        for name, member in self._members.items():
+            dtype = np.dtype(ml_dtypes.bfloat16) if member.dtype == _BFLOAT16 else member.dtype
+            self.arrays[name] = Lazy(member.shape, dtype, functools.partial(self.read, name))
 
     @property
     def card(self) -> str | None:
@@ -71,48 +72,35 @@ class Archive:
         comment = self._file.comment
         return comment.decode(errors="replace") if comment.startswith(b"{") else None
 
-    def lazy(self, name: str) -> Lazy:
-        shape = self.shapes[name]
-        return Lazy(shape.shape, np.dtype(shape.dtype), lambda index: self.read(name, index))
-
     def read(self, name: str, index: Index = ()) -> np.ndarray:
         """One array, whose checksum is verified; or a part of it, which has no checksum.
 
         In a local file, if the array is not compressed, only that part is read.
         """
-        info = self._members[name]
+        info, shape, order, dtype, header_length = self._members[name]
         stored = info.compress_type == zipfile.ZIP_STORED
         with self._explained(name):
             if index and stored and not is_remote(self._path):
-                array = np.array(self._mapped(name)[index])
+                start = self._start(info) + header_length
+                array = np.array(np.memmap(self._path, dtype, "r", start, shape, order)[index])
             elif index:
                 return self.read(name)[index]
             elif stored:
-                array = self._read_stored(name)
+                array = self._bytes(info)[header_length:].view(dtype).reshape(shape, order=order)
             else:
                 with self._file.open(info) as stream:
                     array = npy.read_array(stream, allow_pickle=False)
                     stream.read(1)  # reaches the end, where zipfile compares the checksum
         return array.view(ml_dtypes.bfloat16) if array.dtype == _BFLOAT16 else array
 
-    def _read_stored(self, name: str) -> np.ndarray:
+    def _bytes(self, info: zipfile.ZipInfo) -> np.ndarray:
         """Straight into the array's own memory: half the time of zipfile's many small copies."""
-        info = self._members[name]
         self._raw.seek(self._start(info))
         stored = np.empty(info.file_size, np.uint8)
         num_read = self._raw.readinto(stored.data)  # pyright: ignore[reportAttributeAccessIssue] IO lacks it
         if num_read != info.file_size or zlib.crc32(stored.data) != info.CRC:
             raise zipfile.BadZipFile("bad checksum")
-        header = self._headers[name]
-        array = stored[header.length :].view(header.dtype)
-        return array.reshape(header.shape, order="F" if header.fortran_order else "C")
-
-    def _mapped(self, name: str) -> np.ndarray:
-        """The array as a memory map, of which only the parts that are used are read."""
-        header, start = self._headers[name], self._start(self._members[name])
-        order = "F" if header.fortran_order else "C"
-        offset = start + header.length
-        return np.memmap(self._path, header.dtype, "r", offset, header.shape, order)
+        return stored
 
     def _start(self, info: zipfile.ZipInfo) -> int:
         """Where a member's bytes begin: after its own header, whose length varies."""
@@ -120,30 +108,24 @@ class Archive:
         name_length, extra_length = struct.unpack("<HH", self._raw.read(30)[26:30])
         return info.header_offset + 30 + name_length + extra_length
 
-    def _header(self, name: str) -> "_Header":
-        with self._explained(name), self._file.open(self._members[name]) as stream:
+    def _member(self, name: str, info: zipfile.ZipInfo) -> _Member:
+        with self._explained(name), self._file.open(info) as stream:
             version = npy.read_magic(stream)
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            header = _Header(*read(stream), length=stream.tell())
-        if header.dtype.hasobject:
+            shape, is_fortran, dtype = read(stream)
+            length = stream.tell()
+        if dtype.hasobject:
             raise ValueError(
                 f"{self._path} holds pickled Python objects in {name!r}. Unpickling can run any "
                 "code, so it is refused; save the file again with plain numeric arrays."
             )
-        return header
+        return _Member(info, shape, "F" if is_fortran else "C", dtype, length)
 
     @contextlib.contextmanager
     def _explained(self, name: str) -> Iterator[None]:
         try:
             yield
-        except (
-            zipfile.BadZipFile,
-            zlib.error,
-            EOFError,
-            OSError,
-            ValueError,
-            NotImplementedError,
-        ) as e:
+        except _DAMAGE as e:
             raise ValueError(
                 f"{self._path} is damaged: its array {name!r} cannot be read ({e}). Download or "
                 "copy the file again."

@@ -7,7 +7,6 @@ them all.
 
 import json
 import logging
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -19,7 +18,7 @@ from vit_jax.checkpoint.lazy import Lazy, read_ahead, remembered, unstacked
 from vit_jax.checkpoint.names import summarize
 from vit_jax.checkpoint.npz import Archive, write_archive
 from vit_jax.checkpoint.plan import Mapped, Plan
-from vit_jax.models.kinds import Shapes
+from vit_jax.models.kinds import Shapes, square
 from vit_jax.models.layers import ATTENTION
 
 log = logging.getLogger(__name__)
@@ -43,13 +42,13 @@ _GROUP_NORM = re.compile(r"(?:.*/)?gn(?:\d+|_root|_proj)/(?:scale|bias)")
 
 def open_plan(archive: Archive) -> Plan:
     """Which array of a file becomes which parameters, and how."""
-    names = _strip_prefixes(archive.shapes)
-    add_row = "cls" in names.values() and _lacks_class_row(names, archive.shapes)
+    names = _strip_prefixes(archive.arrays)
+    add_row = "cls" in names.values() and _lacks_class_row(names, archive.arrays)
     mapped: list[Mapped] = []
     latest: dict[str, np.ndarray] = {}
     for name, path in names.items():
-        mapped += _mapped(name, path, archive.lazy(name), add_row, latest)
-    outside = sorted(set(archive.shapes) - set(names))
+        mapped += _mapped(name, path, archive.arrays[name], add_row, latest)
+    outside = sorted(set(archive.arrays) - set(names))
     return Plan(mapped, [(name, "not a parameter (optimizer or step)") for name in outside])
 
 
@@ -57,14 +56,12 @@ def _lacks_class_row(names: Mapping[str, str], shapes: Shapes) -> bool:
     """Whether only the patches have positions, as in big_vision, whose files have a prefix or the
     table at the root. Other prefixed files have either; a square number of rows decides.
     """
-    table = next((name for name, path in names.items() if path in _POSITIONS), None)
-    if table is None:
-        return False
-    has_prefix = names[table] != table
-    is_square = math.isqrt(shapes[table].shape[-2]) ** 2 == shapes[table].shape[-2]
-    return names[table] == "pos_embedding" or (
-        is_square and (has_prefix or names[table] != POSITION)
-    )
+    for table, path in names.items():
+        if path in _POSITIONS:
+            is_square = square(shapes[table].shape[-2]) is not None
+            has_prefix = path != table
+            return path == "pos_embedding" or (is_square and (has_prefix or path != POSITION))
+    return False
 
 
 def _strip_prefixes(stored: Iterable[str]) -> dict[str, str]:
@@ -89,10 +86,10 @@ def _mapped(
         yield Mapped((name,), path, how, array.map(np.ravel))
     elif path.startswith("Transformer/encoderblock/"):
         for i, row in enumerate(unstacked(remembered(name, array, latest))):
-            ours = _linen_name(path.replace("encoderblock/", f"encoderblock_{i}/"))
+            ours = _renamed(path.replace("encoderblock/", f"encoderblock_{i}/"), _TO_LINEN)
             yield Mapped((name,), ours, "one block of the stack", row)
     else:
-        ours = _linen_name(path)
+        ours = _renamed(path, _TO_LINEN)
         yield Mapped((name,), ours, "same" if ours == name else "renamed", array)
 
 
@@ -107,10 +104,6 @@ def _position(name: str, array: Lazy, add_row: bool) -> Mapped:
     return Mapped((name,), POSITION, how, with_row)
 
 
-def _linen_name(path: str) -> str:
-    return _renamed(path, _TO_LINEN)
-
-
 def _renamed(path: str, modules: Mapping[str, str]) -> str:
     if match := _IN_BLOCK.fullmatch(path):
         block, module, rest = match.groups()
@@ -118,23 +111,19 @@ def _renamed(path: str, modules: Mapping[str, str]) -> str:
     return path
 
 
-def write_plan(leaves: Mapping[str, Lazy]) -> Plan:
-    """Our leaves in the names and shapes of the ViT-paper files, which every reader knows."""
-    mapped: list[Mapped] = []
-    for path, leaf in leaves.items():
-        name = _renamed(path, _TO_OFFICIAL)
-        how = "same" if name == path else "renamed"
-        if _GROUP_NORM.fullmatch(path):
-            leaf, how = leaf.map(lambda x: x.reshape(1, 1, 1, -1)), "three leading axes of one"
-        mapped.append(Mapped((path,), name, how, leaf))
-    return Plan(mapped)
-
-
 def write(leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, where: str) -> Plan:
-    """Writes an .npz; its card, if any, is where other readers of the file do not look."""
-    plan = write_plan(leaves)
-    text = card.dumps() if card is not None else None
-    write_archive(path, read_ahead(plan.leaves, where=where), card=text)
+    """Writes an .npz in the names and shapes of the ViT-paper files, which every reader knows; the
+    card, if any, is where other readers do not look.
+    """
+    mapped: list[Mapped] = []
+    for ours, leaf in leaves.items():
+        name = _renamed(ours, _TO_OFFICIAL)
+        how = "same" if name == ours else "renamed"
+        if _GROUP_NORM.fullmatch(ours):
+            leaf, how = leaf.map(lambda x: x.reshape(1, 1, 1, -1)), "three leading axes of one"
+        mapped.append(Mapped((ours,), name, how, leaf))
+    plan = Plan(mapped)
+    write_archive(path, read_ahead(plan.leaves, where=where), card=card.dumps() if card else None)
     return plan
 
 

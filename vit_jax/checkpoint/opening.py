@@ -102,14 +102,11 @@ def open(
 
     `num_heads` and `image_size` (height, width) are for files that do not say.
     """
-    where = fetched(path)
-    kind, where = formats.recognise(where)
-    if kind == formats.SAFETENSORS:
-        with foreign.open_plan(where, num_heads=num_heads) as (plan, card, layout):
-            yield Checkpoint(str(path), layout, card, plan)
-        return
+    kind, where = formats.recognise(fetched(path))
     with contextlib.ExitStack() as stack:
-        if kind == formats.RUN:
+        if kind == formats.SAFETENSORS:
+            plan, card, kind = stack.enter_context(foreign.open_plan(where, num_heads=num_heads))
+        elif kind == formats.RUN:
             plan, card = orbax_directory.open_step(where)
         elif kind == formats.ORBAX:
             plan, card = orbax_directory.open_directory(where)

@@ -7,8 +7,7 @@ Orbax lists what a directory holds; its arrays are then read one by one, in whol
 """
 
 import contextlib
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import flax.traverse_util
 import numpy as np
@@ -20,7 +19,7 @@ from orbax.checkpoint.metadata import ArrayMetadata
 from vit_jax.aliases import Params
 from vit_jax.atomic import is_remote, replacing
 from vit_jax.checkpoint.card import Card
-from vit_jax.checkpoint.lazy import Index, Lazy, remembered, unstacked
+from vit_jax.checkpoint.lazy import Index, Lazy, read_ahead, remembered, unstacked
 from vit_jax.checkpoint.plan import Mapped, Plan
 from vit_jax.models.kinds import flatten
 from vit_jax.models.stacking import STACKED
@@ -80,39 +79,29 @@ def _arrays(path: epath.Path) -> Params:
     metadata = ocp.PyTreeCheckpointHandler().metadata(path)
     context = tensorstore.Context({"cache_pool#ocdbt": {"total_bytes_limit": 2**27}})
     use_ocdbt = (path / "manifest.ocdbt").exists()
+
+    def lazy(about: ArrayMetadata) -> Lazy:
+        info = ocp.type_handlers.ParamInfo(
+            name=about.name,
+            path=path / about.name,
+            parent_dir=path,
+            is_ocdbt_checkpoint=use_ocdbt,
+            use_zarr3=metadata.use_zarr3,
+            ts_context=context,
+        )
+        spec = ocp.type_handlers.get_json_tspec_read(info, use_ocdbt=use_ocdbt)
+
+        def load(index: Index) -> np.ndarray:
+            with _explained(path):
+                array = tensorstore.open(spec, open=True, context=context).result()
+                return (array[index] if index else array).read().result()
+
+        return Lazy(tuple(about.shape), np.dtype(about.dtype), load)
+
+    # An optimizer's state also has empty nodes.
     flat = flax.traverse_util.flatten_dict(metadata.tree)
-    return flax.traverse_util.unflatten_dict(
-        {
-            keys: _array(path, about, use_ocdbt, metadata.use_zarr3, context)
-            for keys, about in flat.items()
-            if isinstance(about, ArrayMetadata)  # an optimizer's state also has empty nodes
-        }
-    )
-
-
-def _array(
-    path: epath.Path,
-    about: ArrayMetadata,
-    use_ocdbt: bool,
-    use_zarr3: bool,
-    context: tensorstore.Context,
-) -> Lazy:
-    info = ocp.type_handlers.ParamInfo(
-        name=about.name,
-        path=path / about.name,
-        parent_dir=path,
-        is_ocdbt_checkpoint=use_ocdbt,
-        use_zarr3=use_zarr3,
-        ts_context=context,
-    )
-    spec = ocp.type_handlers.get_json_tspec_read(info, use_ocdbt=use_ocdbt)
-
-    def load(index: Index) -> np.ndarray:
-        with _explained(path):
-            array = tensorstore.open(spec, open=True, context=context).result()
-            return (array[index] if index else array).read().result()
-
-    return Lazy(tuple(about.shape), np.dtype(about.dtype), load)
+    arrays = {keys: lazy(leaf) for keys, leaf in flat.items() if isinstance(leaf, ArrayMetadata)}
+    return flax.traverse_util.unflatten_dict(arrays)
 
 
 def _absolute(path: epath.Path) -> epath.Path:
@@ -127,15 +116,17 @@ def _explained(path: epath.Path) -> Iterator[None]:
         raise ValueError(f"The Orbax checkpoint {path} cannot be read: {e}") from e
 
 
-def write(params: Params, path: epath.PathLike, card: Card | None) -> None:
+def write(leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, where: str) -> Plan:
     """Writes a new Orbax directory with the card beside the arrays: all of it, or nothing."""
     path = epath.Path(path).expanduser()
     if path.exists():
         raise ValueError(f"{path} exists already; Orbax writes new directories only.")
     if is_remote(path) and not str(path).startswith("gs://"):  # it would make a local `s3:`
         raise ValueError(f"Orbax writes locally and to gs://, not to {path}; write an .npz there.")
+    params = flax.traverse_util.unflatten_dict(dict(read_ahead(leaves, where=where)), sep="/")
     with replacing(path) as partial:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             checkpointer.save(_absolute(partial), args=ocp.args.PyTreeSave(params))
         if card is not None:
-            (partial / CARD).write_text(json.dumps(card.to_json()))
+            (partial / CARD).write_text(card.dumps())
+    return Plan([Mapped((name,), name, "same", leaf) for name, leaf in leaves.items()])

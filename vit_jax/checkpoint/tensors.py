@@ -4,11 +4,11 @@ The `safetensors` library reads: it checks the header and never runs code. It wr
 that are all in memory at once, so writing is done here.
 """
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jax
 import ml_dtypes
 import numpy as np
 from etils import epath
@@ -19,16 +19,10 @@ from vit_jax.atomic import replacing
 from vit_jax.checkpoint.lazy import Index, Lazy, read_ahead
 
 INDEX = "model.safetensors.index.json"
+_NUMBERS = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U8")
 _DTYPES = {
-    "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
+    **{name: np.dtype(f"{name[0].lower()}{int(name[1:]) // 8}") for name in _NUMBERS},
     "BF16": np.dtype(ml_dtypes.bfloat16),
-    "I64": np.dtype(np.int64),
-    "I32": np.dtype(np.int32),
-    "I16": np.dtype(np.int16),
-    "I8": np.dtype(np.int8),
-    "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -36,52 +30,26 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _REOPEN_EVERY = 64 << 20
 
 
-class Tensors:
-    """The arrays of a set of safetensors files, and the text that their headers may have."""
+class Reader:
+    """The arrays of one file, and the text that its header may have."""
 
-    def __init__(self, files: Sequence[Path]):
-        self.metadata: dict[str, str] = {}
-        self.shapes: dict[str, jax.ShapeDtypeStruct] = {}
-        self._readers: dict[str, _Reader] = {}
-        for path in files:
-            reader = _Reader(path)
-            self.metadata.update(reader.metadata)
-            for name, shape in reader.shapes.items():
-                self.shapes[name] = shape
-                self._readers[name] = reader
-
-    def lazy(self, name: str, rows: slice | None = None) -> Lazy:
-        """An array of the file, or some of its rows (along the first axis)."""
-        about, reader = self.shapes[name], self._readers[name]
-        dtype = np.dtype(about.dtype)
-        if rows is None:
-            return Lazy(about.shape, dtype, lambda index: reader.read(name, index))
-        shape = (len(range(*rows.indices(about.shape[0]))), *about.shape[1:])
-        return Lazy(shape, dtype, lambda index: reader.read(name, (rows,))[index])
-
-    def close(self) -> None:
-        for reader in self._readers.values():
-            reader.close()
-
-
-class _Reader:
     def __init__(self, path: Path):
         self._path, self._num_read = path, 0
         self._file: safe_open | None = None
         file = self._open()
         self.metadata = file.metadata() or {}
-        self.shapes: dict[str, jax.ShapeDtypeStruct] = {}
+        self.arrays: dict[str, Lazy] = {}
         for name in file.keys():  # noqa: SIM118
             view = file.get_slice(name)
-            if view.get_dtype() not in _DTYPES:
+            if (kind := view.get_dtype()) not in _DTYPES:
                 raise ValueError(
-                    f"{path} holds {name!r} as {view.get_dtype()}, not as one of "
-                    f"{', '.join(_DTYPES)}. Save it again in float32 or bfloat16."
+                    f"{path} holds {name!r} as {kind}, not as one of {', '.join(_DTYPES)}. Save it "
+                    "again in float32 or bfloat16."
                 )
-            dtype = _DTYPES[view.get_dtype()]
-            self.shapes[name] = jax.ShapeDtypeStruct(tuple(view.get_shape()), dtype)
+            load = functools.partial(self._read, name)
+            self.arrays[name] = Lazy(tuple(view.get_shape()), _DTYPES[kind], load)
 
-    def read(self, name: str, index: Index) -> np.ndarray:
+    def _read(self, name: str, index: Index) -> np.ndarray:
         if self._num_read > _REOPEN_EVERY:
             self.close()
         file = self._open()
@@ -101,11 +69,10 @@ class _Reader:
                     f"{self._path} cannot be read as safetensors ({e}). It may be cut short; "
                     "download or copy it again."
                 ) from e
-            self._num_read = 0
         return self._file
 
     def close(self) -> None:
-        self._file = None
+        self._file, self._num_read = None, 0
 
 
 def find_files(folder: epath.Path) -> list[Path]:
@@ -126,16 +93,13 @@ def find_files(folder: epath.Path) -> list[Path]:
             )
         return [Path(folder / name) for name in names]
     files = sorted(path for path in folder.iterdir() if path.name.endswith(".safetensors"))
-    if len(files) > 1:
-        preferred = [path for path in files if path.name == "model.safetensors"]
-        if not preferred:
-            raise ValueError(
-                f"{folder} has {len(files)} .safetensors files and no {INDEX} to say how they "
-                f"belong together: {', '.join(path.name for path in files)}. Give the path of one "
-                "of them."
-            )
-        files = preferred
-    return [Path(path) for path in files]
+    preferred = [path for path in files if path.name == "model.safetensors"]
+    if len(files) > 1 and not preferred:
+        raise ValueError(
+            f"{folder} has {len(files)} .safetensors files and no {INDEX} to say how they belong "
+            f"together: {', '.join(path.name for path in files)}. Give the path of one of them."
+        )
+    return [Path(path) for path in preferred or files]
 
 
 def write(path: epath.PathLike, arrays: Mapping[str, Lazy], metadata: Mapping[str, str]) -> None:

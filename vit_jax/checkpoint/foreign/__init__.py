@@ -22,7 +22,7 @@ from vit_jax.checkpoint.foreign.rules import Dims, Source
 from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.names import summarize
 from vit_jax.checkpoint.plan import Mapped, Plan
-from vit_jax.checkpoint.tensors import Tensors, find_files
+from vit_jax.checkpoint.tensors import Reader, find_files
 from vit_jax.checkpoint.tensors import write as write_tensors
 from vit_jax.models import VisionTransformer
 from vit_jax.models.kinds import encoder_fields
@@ -41,23 +41,28 @@ def open_plan(
     A single file may have its configuration beside it: config.json, or a .json of the same name
     (a config.json, or {"kwargs": …} with the constructor's arguments).
     """
-    files = find_files(path) if path.is_dir() else [Path(path)]
-    with contextlib.closing(Tensors(files)) as tensors:
-        found = {name: layout.source_names(tensors.shapes) for name, layout in _READABLE.items()}
-        name = next((name for name, names in found.items() if names is not None), None)
-        if name is None:
-            known = ", ".join(summarize(tensors.shapes)[:5])
-            raise ValueError(
-                f"{path} has none of the layouts we know ({', '.join(LAYOUTS)}): it holds {known} …"
-            )
-        source = Source(tensors, found[name] or {}, str(path))
-        card = None
-        if CARD_KEY in tensors.metadata:  # we wrote it: the card knows what the layout cannot show
-            card = Card.loads(tensors.metadata[CARD_KEY], where=f"The card in {path}")
+    readers = [Reader(file) for file in (find_files(path) if path.is_dir() else [Path(path)])]
+    arrays = {name: array for reader in readers for name, array in reader.arrays.items()}
+    found = {name: layout.source_names(arrays) for name, layout in _READABLE.items()}
+    name = next((name for name, names in found.items() if names is not None), None)
+    if name is None:
+        known = ", ".join(summarize(arrays)[:5])
+        raise ValueError(
+            f"{path} has none of the layouts we know ({', '.join(LAYOUTS)}): it holds {known} …"
+        )
+    source = Source(str(path), found[name] or {}, arrays)
+    card = None
+    for reader in readers:
+        if text := reader.metadata.get(CARD_KEY):  # we wrote it: it knows what no layout shows
+            card = Card.loads(text, where=f"The card in {path}")
             num_heads = num_heads or _dims(card).num_heads
-        reading = _READABLE[name].describe(source, _read_config(path), num_heads)
-        card = card or reading.card
+    reading = _READABLE[name].describe(source, _read_config(path), num_heads)
+    card = card or reading.card
+    try:
         yield _read_plan(source, reading, card), card, name
+    finally:
+        for reader in readers:
+            reader.close()
 
 
 def _read_config(path: epath.Path) -> Json:

@@ -119,7 +119,8 @@ def find_grid(
     return None if count is None else kinds.square(count)
 
 
-def refuse(layout: str, hint: str, problems: Mapping[str, object]) -> None:
+def refuse(layout: str, problems: Mapping[str, object]) -> None:
     """Raises with those problems that have a true value."""
-    if found := [problem for problem, exists in problems.items() if exists]:
-        raise ValueError(f"{layout} cannot hold this model: {'; '.join(found)}; {hint}.")
+    if found := "; ".join(problem for problem, exists in problems.items() if exists):
+        hint = "write --to npz, which holds every model"
+        raise ValueError(f"{layout} cannot hold this model: {found}; {hint}.")

@@ -8,17 +8,11 @@ from vit_jax.models import VisionTransformer
 from vit_jax.models.kinds import encoder_fields
 from vit_jax.preprocessing import Preprocessing
 
-_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate")
+GELUS = {
+    **dict.fromkeys(("gelu", "gelu_python"), "erf"),
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"), "tanh"),
+}
 _RESAMPLE = {2: "bilinear_antialias", 3: "bicubic"}  # PIL's numbers; PIL always antialiases
-
-
-def read_gelu(activation: str) -> tuple[str, str | None]:
-    """Our name for the activation, and a problem if we have none."""
-    if activation in ("gelu", "gelu_python"):
-        return "erf", None
-    if activation in _TANH:
-        return "tanh", None
-    return "erf", f"its activation is {activation!r}, and ours are the erf and the tanh GELU"
 
 
 def read_labels(id2label: Mapping[str, str] | None, num_classes: int) -> tuple[str, ...] | None:
@@ -29,20 +23,12 @@ def read_labels(id2label: Mapping[str, str] | None, num_classes: int) -> tuple[s
     return None if names == tuple(f"LABEL_{i}" for i in range(num_classes)) else names
 
 
-def read_preprocessing(
-    about: Json | None, size: Size | None, channels: int
-) -> Preprocessing | None:
+def read_preprocessing(about: Json, size: Size, channels: int) -> Preprocessing:
     """Without a preprocessor_config.json: resized to the size, values in [-1, 1], as for ViT."""
-    if size is None:
-        return None
-    about = about or {}
-    resize = _size(about.get("size"), size)
     crop = _size(about.get("crop_size"), size) if about.get("do_center_crop") else size
-    if not about.get("do_resize", True):
-        resize = size
     return Preprocessing(
         crop=(crop, crop) if isinstance(crop, int) else crop,
-        resize=resize,
+        resize=_size(about.get("size"), size) if about.get("do_resize", True) else size,
         interpolation=_RESAMPLE.get(about.get("resample", 2), "bicubic"),
         mean=tuple(about.get("image_mean") or [0.5] * 3),
         std=tuple(about.get("image_std") or [0.5] * 3),
@@ -54,11 +40,10 @@ def _size(value: object, default: Size) -> int | Size:
     """The shorter side, or (height, width), from any of the forms that files have."""
     if isinstance(value, int):
         return value, value  # older files of ViT: resized to a square
-    if isinstance(value, Mapping):
-        if "shortest_edge" in value:
-            return value["shortest_edge"]
-        if "height" in value:
-            return value["height"], value["width"]
+    if isinstance(value, Mapping) and "shortest_edge" in value:
+        return value["shortest_edge"]
+    if isinstance(value, Mapping) and "height" in value:
+        return value["height"], value["width"]
     return default
 
 

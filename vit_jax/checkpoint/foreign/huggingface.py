@@ -60,7 +60,9 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     family = _find_family(source)
     about: Json = {**config, **config.get("vision_config", {})}
     width, _, *patch = source.shape(f"{family.patch}.weight", 4)
-    gelu, problem = hf_config.read_gelu(about.get("hidden_act", family.activation))
+    activation, problem = about.get("hidden_act", family.activation), None
+    if (gelu := hf_config.GELUS.get(activation)) is None:
+        problem = f"its activation is {activation!r}, and ours are the erf and the tanh GELU"
     head = next((name for name in _HEADS if f"{name}.weight" in source), None)
     if head and (inputs := source.shape(f"{head}.weight")[1]) != width:
         problem = (
@@ -109,16 +111,16 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
         class_names=hf_config.read_labels(config.get("id2label"), fields["num_classes"]),
         source=f"Hugging Face {architecture}, {Path(source.where).name}",
     )
-    preprocessing = hf_config.read_preprocessing(
-        config.get("preprocessor"), card.image_size, card.channels
-    )
+    if size := card.image_size:
+        about = config.get("preprocessor", {})
+        preprocessing = hf_config.read_preprocessing(about, size, card.channels)
+        card = dataclasses.replace(card, preprocessing=preprocessing)
     if not config.get("hidden_size") and "vision_config" not in config:
         notes.append(
             f"note: no config.json; the GELU and the epsilon are the defaults of {family.name}"
         )
     # SigLIP's image classifier averages the patches; its pooling head, if saved, is not read.
     unread = {r"pooler\.dense\..*|head\..*": "the classifier does not read it"} if head else {}
-    card = dataclasses.replace(card, preprocessing=preprocessing)
     return Reading(card, body, tokens, family.position, _IGNORED | unread, notes=notes)
 
 
@@ -262,7 +264,7 @@ def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) ->
         "it has a head, and that model has none": card.num_classes and not head,
         "its image size is not known (say --image_size=HEIGHT,WIDTH)": card.image_size is None,
     }
-    refuse("Hugging Face's layout", "write --to timm or npz instead", problems)
+    refuse("Hugging Face's layout", problems)
 
     if not card.num_classes:
         prefix, head = prefix if family == _SIGLIP else "", None

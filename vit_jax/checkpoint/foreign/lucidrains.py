@@ -153,7 +153,7 @@ def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) ->
         **{f"it has {field}={value}": value for field, value in given.items()},
         "it has no head": not card.num_classes,
     }
-    refuse("vit-pytorch", "write --to npz or timm instead", problems)
+    refuse("vit-pytorch", problems)
 
     older = model.classifier == "mean"
     table = _table(num_layers(model), True, not simple) | {

@@ -5,6 +5,7 @@ writing the other, so a weight comes back bit for bit.
 """
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,7 +14,6 @@ import numpy as np
 
 from vit_jax.checkpoint.lazy import Lazy, concatenated, transposed
 from vit_jax.checkpoint.plan import Mapped
-from vit_jax.checkpoint.tensors import Tensors
 from vit_jax.models.layers import ATTENTION
 
 
@@ -149,15 +149,19 @@ def follow(table: Table, hows: Mapping[str, How] | None = None) -> list[Rule]:
     return found
 
 
+@dataclasses.dataclass(frozen=True)
 class Source:
     """A foreign file under its layout's own names, without prefixes and older names."""
 
-    def __init__(self, tensors: Tensors, names: Mapping[str, str], where: str):
-        self.names = dict(names)  # the layout's -> the file's
-        self._tensors, self.where = tensors, where
+    where: str
+    names: Mapping[str, str]  # the layout's -> the file's
+    arrays: Mapping[str, Lazy]  # by the file's names
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
+
+    def array(self, name: str) -> Lazy:
+        return self.arrays[self.names[name]]
 
     def shape(self, name: str, num_axes: int | None = None) -> tuple[int, ...]:
         """The shape of an array that shows the model's size; an error if it is missing."""
@@ -166,15 +170,12 @@ class Source:
                 f"{self.where} has no {name}, which shows the model's size. It is incomplete, or "
                 "not one of our models."
             )
-        shape = self._tensors.shapes[self.names[name]].shape
+        shape = self.array(name).shape
         if num_axes is not None and len(shape) != num_axes:
             raise ValueError(
                 f"{self.where} has {self.names[name]} {shape}, where {num_axes} axes are needed."
             )
         return shape
-
-    def lazy(self, name: str, rows: slice | None = None) -> Lazy:
-        return self._tensors.lazy(self.names[name], rows)
 
     def count(self, prefix: str) -> int:
         """How many numbers follow a prefix: the depth, for `blocks.`."""
@@ -196,13 +197,13 @@ def read(source: Source, rules: Sequence[Rule], dims: Dims) -> Found:
             found.missing.append(rule.theirs)
             continue
         for i, ours in enumerate(rule.ours):
-            lazy, how = source.lazy(rule.theirs), rule.how.read_as
+            lazy, how = source.array(rule.theirs), rule.how.read_as
             if (num_parts := len(rule.ours)) > 1:
                 part, rest = divmod(lazy.shape[0], num_parts)
                 if rest and not i:
                     problem = f"{lazy.shape[0]} rows, not a multiple of {num_parts}"
                     found.misshapen.append(f"{rule.theirs} has {problem}")
-                lazy = source.lazy(rule.theirs, slice(i * part, (i + 1) * part))
+                lazy = lazy.rows(i * part, (i + 1) * part)
                 how = f"part {i + 1} of {num_parts}, {how}"
             # A shape that does not fit stays the file's; the check against the model reports it.
             with contextlib.suppress(ValueError, IndexError):

@@ -53,7 +53,10 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     width, *_ = source.shape("patch_embed.proj.weight", 4)
     heads = (num_heads, args.get("num_heads"), _HEADS.get(architecture))
     tanh = "tanh" in str(args.get("act_layer", "")) or bool(_TANH.match(architecture))
-    pool = args.get("global_pool") or config.get("global_pool") or _pool(source)
+    pool = args.get("global_pool") or config.get("global_pool")
+    if not pool:
+        by_token = "cls_token" in source and "fc_norm.weight" not in source
+        pool = "map" if "attn_pool.latent" in source else "token" if by_token else "avg"
     if pool not in ("token", "avg", "map") or args.get("pool_include_prefix"):
         raise ValueError(
             f"{source.where} cannot become one of our models: it pools by {pool!r}"
@@ -88,12 +91,6 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     position = "pos_embed" if "pos_embed" in source else None
     ignored = {r"mask_token": "only masked pre-training reads it"}
     return Reading(with_preprocessing(card, pretrained), body, tokens, position, ignored, "", notes)
-
-
-def _pool(source: Source) -> str:
-    if "attn_pool.latent" in source:
-        return "map"
-    return "avg" if "fc_norm.weight" in source or "cls_token" not in source else "token"
 
 
 def _roles(source: Source, fields: Json) -> tuple[list[Token], Json]:
@@ -226,7 +223,7 @@ def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) ->
         "its image size is not known (say --image_size=HEIGHT,WIDTH)": card.image_size is None,
         "timm has no hybrid of this ResNet and width": architecture is None,
     }
-    refuse("timm's layout", "write --to npz instead", problems)
+    refuse("timm's layout", problems)
 
     stages = (model.resnet or {}).get("num_layers", ())
     names = {"reg_token": rules.REGISTERS, "cls_token": "cls", "dist_token": "dist"}
@@ -260,49 +257,37 @@ def _architecture(model: VisionTransformer) -> str | None:
 
 
 def _config(architecture: str | None, model: VisionTransformer, card: Card) -> Json:
-    pool = _POOLS[model.classifier]
     transformer, size = encoder_fields(model), card.image_size
     assert size is not None
     width, mlp_dim = model.hidden_size, transformer["mlp_dim"]
-    ratio = mlp_dim / width
-    if int(width * ratio) != mlp_dim:
-        ratio = (mlp_dim + 0.5) / width
+    exact = int(width * (mlp_dim / width)) == mlp_dim  # as timm computes it
     args: Json = {
         "img_size": list(size),
         "embed_dim": width,
         "depth": transformer["num_layers"],
         "num_heads": transformer["num_heads"],
-        "mlp_ratio": ratio,
+        "mlp_ratio": (mlp_dim if exact else mlp_dim + 0.5) / width,
         "qkv_bias": model.qkv_bias,
         "class_token": model.classifier == "token",
-        "global_pool": pool,
+        "global_pool": _POOLS[model.classifier],
         "fc_norm": model.fc_norm,
         "act_layer": "gelu_tanh" if model.gelu == "tanh" else "gelu",
-        "in_chans": card.channels,
+        "in_chans": 3 if model.resnet else card.channels,  # timm's ResNets have three channels
+        "patch_size": None if model.resnet else list(model.patches["size"]),
+        "reg_tokens": model.num_registers or None,
+        "no_embed_class": bool(model.num_registers or model.position == "sincos2d") or None,
+        "init_values": model.layer_scale,
+        "pos_embed": "none" if model.position == "none" else None,
     }
-    if model.resnet:
-        args["in_chans"] = 3  # timm builds the ResNet for three channels
-    else:
-        args["patch_size"] = list(model.patches["size"])
-    if model.num_registers:
-        args |= {"reg_tokens": model.num_registers, "no_embed_class": True}
-    elif model.position == "sincos2d":
-        args["no_embed_class"] = True
-    if model.layer_scale is not None:
-        args["init_values"] = model.layer_scale
-    if model.position == "none":
-        args["pos_embed"] = "none"
     config: Json = {
         "architecture": architecture,
         "num_classes": card.num_classes,
         "num_features": width,
-        "global_pool": pool,
+        "global_pool": _POOLS[model.classifier],
         "model_args": {key: value for key, value in args.items() if value is not None},
         "pretrained_cfg": _write_preprocessing(card),
     }
-    if card.class_names:
-        config["label_names"] = list(card.class_names)
-    return config
+    return config | ({"label_names": list(card.class_names)} if card.class_names else {})
 
 
 def _write_preprocessing(card: Card) -> Json:

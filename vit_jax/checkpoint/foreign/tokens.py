@@ -63,7 +63,7 @@ def read(source: Source, tokens: Sequence[Token], position: str | None) -> list[
 
 
 def _three_axes(source: Source, name: str) -> Lazy:
-    return source.lazy(name).map(lambda x: x.reshape(1, -1, x.shape[-1]))
+    return source.array(name).map(lambda x: x.reshape(1, -1, x.shape[-1]))
 
 
 def _summed(a: Lazy, b: Lazy) -> Lazy:
