@@ -38,7 +38,7 @@ RUNS = {
     "fsdp": (RECIPE, ("--config.parallel.strategy=fsdp", *WIDE)),
     "tensor": (RECIPE, ("--config.parallel.strategy=fsdp", "--config.parallel.tensor=2", *WIDE)),
 }
-ROUNDS = 6
+ROUNDS = 3
 
 
 def main() -> None:
@@ -258,7 +258,7 @@ def speed(sides: dict[str, pathlib.Path], directory: pathlib.Path) -> dict:
     return result
 
 
-def best_call(function, repeats: int = 5) -> dict:
+def best_call(function, repeats: int = 4) -> dict:
     import jax
 
     jax.block_until_ready(function())
