@@ -38,8 +38,18 @@ def test_a_run_of_another_version_with_other_options_goes_on(tmp_path):
     with open_workdir(tmp_path, config):
         assert stored_config(tmp_path) == flat_config(config)
     (tmp_path / "config.json").write_text(json.dumps(stored))
+    (tmp_path / "checkpoints" / "5").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"config.ema_decay was 0.0, now 0.9"):
         open_workdir(tmp_path, load_recipe()).__enter__()
+
+
+def test_a_start_that_failed_does_not_occupy_the_workdir(tmp_path):
+    config = load_recipe()
+    config.dataset = "misspelt"
+    with open_workdir(tmp_path, config):
+        pass
+    with open_workdir(tmp_path, load_recipe()):
+        assert stored_config(tmp_path) == flat_config(load_recipe())
 
 
 @pytest.mark.parametrize("place", ["s3://bucket/new", "local"])
