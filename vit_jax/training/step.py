@@ -57,7 +57,7 @@ def make_train_step(
         metrics = {
             "loss": loss,
             "grad_norm": optax.tree.norm(grads),
-            "learning_rate": schedule(state.step),
+            "learning_rate": jnp.asarray(schedule(state.step)),
         }
         step = state.step + 1
         return state.replace(step=step, params=params, opt_state=opt_state, ema=ema), metrics
