@@ -139,6 +139,10 @@ def open_data(config: ml_collections.ConfigDict) -> tuple[data.Source, data.Sour
             f"{train.name} gives an image several labels; use --config.loss=sigmoid, "
             f"not {config.loss!r}."
         )
+    metrics = ("loss", "accuracy", "accuracy_per_label" if train.multi_label else "accuracy_top5")
+    if config.best_metric not in metrics:
+        known = ", ".join(metrics)
+        raise ValueError(f"config.best_metric={config.best_metric!r} is not one of {known}.")
     test = data.open_source(config, config.pp.test, train.class_names)
     return train, test, data.preprocessing(config)
 

@@ -147,7 +147,11 @@ def test_only_what_the_checkpoint_lacks_is_computed():
         params = fitted.restore(shardings, init)
     assert not np.any(params["head"]["kernel"])
     np.testing.assert_array_equal(params["cls"], recorded.params()["cls"])
-    jax.tree.map(lambda leaf, s: leaf.sharding.is_equivalent_to(s, leaf.ndim), params, shardings)
+    assert jax.tree.all(
+        jax.tree.map(
+            lambda leaf, s: leaf.sharding.is_equivalent_to(s, leaf.ndim), params, shardings
+        )
+    )
 
 
 def test_the_largest_model_is_fitted_by_its_shapes_alone():

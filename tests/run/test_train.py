@@ -284,6 +284,29 @@ def test_a_diverged_run_stops_and_keeps_the_last_good_checkpoint(tmp_path):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "hinge"}, "No loss 'hinge'; choose softmax or sigmoid"),
+        ({"best_metric": "acc"}, "best_metric='acc' is not one of loss, accuracy, accuracy_top5"),
+        ({"best_metric": "calibration_error"}, "is not one of loss, accuracy, accuracy_top5"),
+        (
+            {"model.resnet": {"num_layers": ()}, "model.patches": {"size": (1, 1)}, "pp.crop": 25},
+            "25×25 cannot be cut into patches of 4×4; 24×24 can",
+        ),
+    ],
+)
+def test_wrong_options_are_refused_before_the_first_step(options, message, tmp_path):
+    config = load_recipe()
+    config.compilation_cache = ""
+    for name, value in options.items():
+        group, _, field = name.rpartition(".")
+        (config[group] if group else config)[field] = value
+    with pytest.raises(ValueError, match=message):
+        train_and_evaluate(config, tmp_path)
+    assert not list(tmp_path.glob("checkpoints/*"))
+
+
 def test_an_unknown_key_is_an_error_with_near_matches(tmp_path):
     result = run(tmp_path, "--config.bas_lr=1")
     assert result.returncode == 1

@@ -100,6 +100,7 @@ def _position(name: str, array: Lazy, add_row: bool) -> Mapped:
     if not add_row:
         return Mapped((name,), POSITION, "same" if name == POSITION else "renamed", table)
     how = f"the class token has no position row of its own; {rows} rows became {rows + 1}"
+    log.info("%s: %s.", POSITION, how)
     with_row = table.map(lambda x: np.pad(x, ((0, 0), (1, 0), (0, 0))))
     return Mapped((name,), POSITION, how, with_row)
 

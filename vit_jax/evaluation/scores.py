@@ -11,8 +11,6 @@ from jax import Array
 
 from vit_jax.training.losses import LOSSES, as_targets
 
-METRICS = ("loss", "accuracy_per_label", "accuracy", "accuracy_top5", "calibration_error")
-
 
 def score_examples(logits: Array, labels: Array, loss: str) -> dict[str, Array]:
     """Scores of each example, `b` each: its loss, and whether the model was right.
@@ -87,7 +85,8 @@ class Scores:
 
     def metrics(self) -> dict[str, float]:
         """The single numbers, by the names under which they are logged."""
-        values = {name: getattr(self, name) for name in METRICS}
+        names = ("loss", "accuracy_per_label", "accuracy", "accuracy_top5", "calibration_error")
+        values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
 
