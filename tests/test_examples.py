@@ -1,14 +1,17 @@
 """The examples run, and do what they say."""
 
 import functools
+import runpy
+from pathlib import Path
 
 import jax
 import numpy as np
 
-from examples import pmap
 from tests.run.test_train import load_recipe
 from vit_jax import data
 from vit_jax.training.program import Program
+
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
 
 def test_a_loop_with_jax_pmap_trains_as_our_step_does():
@@ -16,7 +19,8 @@ def test_a_loop_with_jax_pmap_trains_as_our_step_does():
     config = load_recipe()
     config.update({"mixup": 0.0, "ema_decay": 0.0, "optimizer": "sgd", "optim_dtype": "float32"})
     config.model.transformer.dropout_rate = 0.0
-    params, losses = pmap.train(config, num_steps=4)
+    example = runpy.run_path(str(EXAMPLES / "pmap.py"))
+    params, losses = example["train"](config, num_steps=4)
 
     source = data.open_source(config)
     program = Program(config, (8, 8, 1), len(source.class_names))

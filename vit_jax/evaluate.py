@@ -29,7 +29,7 @@ from vit_jax.cli.options import count, out_dir
 from vit_jax.cli.progress import progress
 from vit_jax.evaluation.confusion import draw_confusion
 from vit_jax.evaluation.data_set import data_config
-from vit_jax.evaluation.model import Evaluation, evaluate_model
+from vit_jax.evaluation.evaluation import Evaluation, evaluate_model
 from vit_jax.evaluation.report import compare, describe
 
 

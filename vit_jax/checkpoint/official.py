@@ -1,6 +1,6 @@
 """Google's .npz checkpoints of every generation.
 
-From names and shapes alone, `open_plan` says which array of the file becomes which leaf of our
+From names and shapes alone, `read_plan` says which array of the file becomes which leaf of our
 tree. `docs/decisions/0002-one-tree-of-names.md` describes the generations and why one tree serves
 them all.
 """
@@ -40,7 +40,7 @@ _IN_BLOCK = re.compile(r"(Transformer/encoderblock(?:_\d+)?)/([^/]+)/(.+)")
 _GROUP_NORM = re.compile(r"(?:.*/)?gn(?:\d+|_root|_proj)/(?:scale|bias)")
 
 
-def open_plan(archive: Archive) -> Plan:
+def read_plan(archive: Archive) -> Plan:
     """Which array of a file becomes which parameters, and how."""
     names = _strip_prefixes(archive.arrays)
     add_row = "cls" in names.values() and _lacks_class_row(names, archive.arrays)

@@ -112,7 +112,7 @@ def open(
             plan, card = orbax_directory.open_directory(where)
         else:
             archive = stack.enter_context(open_archive(where))
-            plan, card = official.open_plan(archive), official.read_card(archive)
+            plan, card = official.read_plan(archive), official.read_card(archive)
         if card is None:
             card = infer_card(plan.leaves, source=where.name, image_size=image_size)
         yield Checkpoint(str(path), kind, card, plan)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vit_jax.evaluation.model import Evaluation
+from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.evaluation.scores import Scores
 
 

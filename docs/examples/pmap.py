@@ -1,6 +1,6 @@
 """Trains with `jax.pmap` written out, as code around google-research/vision_transformer does.
 
-    python examples/pmap.py [--steps 20]
+    python docs/examples/pmap.py [--steps 20]
 
 `python -m vit_jax.train` needs none of this: its strategy `pmap` is `jax.jit` over a mesh whose
 devices each hold a copy of the state. This is for those who have their own loop: the model, the
