@@ -40,8 +40,8 @@ def parse_json(text: str | bytes, *, where: str) -> Json:
 
 
 def _kind(value: object) -> str:
-    kinds = {list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
-    return kinds.get(type(value), "null")
+    kinds = {"list": "array", "str": "string", "bool": "boolean", "NoneType": "null"}
+    return kinds.get(type(value).__name__, "number")
 
 
 def _is_deeper(value: object, levels: int) -> bool:
