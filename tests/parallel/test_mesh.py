@@ -108,15 +108,28 @@ def test_batches_that_do_not_divide_come_with_numbers_that_do(changes, message):
 
 
 def test_too_little_memory_comes_with_settings_that_need_less():
-    program = make_program(accum_steps=1)
+    program = make_program(accum_steps=1, batch_eval=64)
     mesh = make_mesh("pmap", 1, program.abstract_state)
     needed = fit.footprint(program, mesh).total
     fit.check_memory(program, mesh, None)
     fit.check_memory(program, mesh, 2 * needed)
-    with pytest.raises(ValueError, match=r"would need about .*--config\.\w+.* would need"):
+    with pytest.raises(ValueError, match=r"Training would take .*--config\.\w+.* would take"):
         fit.check_memory(program, mesh, needed // 2)
-    with pytest.raises(ValueError, match="more devices or a smaller model"):
+    with pytest.raises(ValueError, match=r"smaller model\. Evaluation .* smaller model\.$"):
         fit.check_memory(program, mesh, 1000)
+
+
+def test_a_batch_that_is_too_large_to_evaluate_comes_with_one_that_is_not():
+    program = make_program(batch=8, accum_steps=1, batch_eval=4096)
+    mesh = make_mesh("jit", 1, program.abstract_state, jax.devices()[:1])
+    limit = fit.evaluation_footprint(program, mesh, 1024).total / 0.89
+    with pytest.raises(ValueError, match=r"^Evaluation .* with --config.batch_eval=1024 it would"):
+        fit.check_memory(program, mesh, int(limit))
+
+
+def test_the_devices_of_a_cpu_share_what_the_machine_has_left(monkeypatch):
+    monkeypatch.setattr(fit, "available_memory", lambda: 800)
+    assert fit.memory_limit(jax.devices()[0]) == 100  # of eight
 
 
 def test_rematerialising_and_parts_take_less_memory_by_the_estimate():

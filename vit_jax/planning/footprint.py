@@ -2,14 +2,15 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
 import ml_collections
 from jax.sharding import Mesh
 
-from vit_jax.models import Model
+from vit_jax.models import Model, num_layers
 from vit_jax.parallel.mesh import (
     Device,
     bytes_per_device,
@@ -17,6 +18,7 @@ from vit_jax.parallel.mesh import (
     num_batch_shards,
     strategy_name,
 )
+from vit_jax.planning.host_memory import available_memory
 from vit_jax.training.program import Program
 
 Change = Mapping[str, str | int]  # options of the recipe
@@ -28,7 +30,7 @@ _ROOM = 0.9
 @dataclasses.dataclass(frozen=True)
 class Footprint:
     """Bytes on one device. State and gradients are exact; activations are what is kept for the
-    backward pass, before the compiler fuses any of it away.
+    backward pass, before the compiler fuses any of it away. Batches are those that wait.
     """
 
     parameters: int
@@ -36,6 +38,7 @@ class Footprint:
     optimizer: int
     averages: int
     activations: int
+    batches: int
 
     @property
     def total(self) -> int:
@@ -54,7 +57,26 @@ def footprint(program: Program, mesh: Mesh) -> Footprint:
         optimizer=bytes_per_device(mesh, state.opt_state),
         averages=bytes_per_device(mesh, state.ema),
         activations=max(1, examples) * per_example,
+        batches=_batches(program, mesh, config.batch),
     )
+
+
+def evaluation_footprint(program: Program, mesh: Mesh, batch: int) -> Footprint:
+    """The same while it evaluates batches of this size: of the activations, those of one block."""
+    model = program.model.clone(remat=None) if hasattr(program.model, "remat") else program.model
+    per_block = activation_bytes(model, program.image_shape) // num_layers(model)  # pyright: ignore[reportArgumentType]
+    return dataclasses.replace(
+        footprint(program, mesh),
+        gradients=0,
+        activations=max(1, batch // num_batch_shards(mesh)) * per_block,
+        batches=_batches(program, mesh, batch),
+    )
+
+
+def _batches(program: Program, mesh: Mesh, size: int) -> int:
+    """The images of the batches that are in use, in a reader's hands, and in between."""
+    examples, itemsize = size // num_batch_shards(mesh), 1 if program.config.uint8_to_device else 4
+    return (program.config.prefetch + 2) * examples * math.prod(program.image_shape) * itemsize
 
 
 @functools.cache
@@ -105,22 +127,38 @@ def _batch_problem(batch: int, parts: int, shards: int) -> str:
 
 
 def check_memory(program: Program, mesh: Mesh, limit: int | None) -> None:
-    """Raises if, by our estimate, a device with `limit` bytes does not have enough."""
-    if limit is None:  # a CPU does not report one
+    """Raises if, by our estimate, training or evaluation takes more than `limit` bytes of a device,
+    and says which settings take less.
+    """
+    if limit is None:  # not every device tells
         return
-    needed = footprint(program, mesh).total
-    if needed <= limit * _ROOM:
-        return
-    for change, changed, its_mesh in alternatives(program, mesh):
-        less = footprint(changed, its_mesh).total
-        if less <= limit * _ROOM:
-            advice = f"with {as_flags(change)} it would need {less / 2**30:.1f}"
+    smaller = (
+        (change, footprint(changed, its_mesh))
+        for change, changed, its_mesh in alternatives(program, mesh)
+    )
+    problem = _memory_problem("Training", footprint(program, mesh), smaller, limit)
+    size, shards = program.config.batch_eval, num_batch_shards(mesh)
+    halves = [size >> n for n in range(1, size.bit_length()) if (size >> n) % shards == 0]
+    smaller = (({"batch_eval": half}, evaluation_footprint(program, mesh, half)) for half in halves)
+    whole = evaluation_footprint(program, mesh, size)
+    problem += _memory_problem("Evaluation", whole, smaller, limit)
+    if problem:
+        raise ValueError(problem.strip())
+
+
+def _memory_problem(
+    what: str, needed: Footprint, smaller: Iterable[tuple[Change, Footprint]], limit: int
+) -> str:
+    if needed.total <= limit * _ROOM:
+        return ""
+    advice = "use more devices or a smaller model"
+    for change, less in smaller:
+        if less.total <= limit * _ROOM:
+            advice = f"with {as_flags(change)} it would take {less.total / 2**30:.1f}"
             break
-    else:
-        advice = "use more devices or a smaller model"
-    raise ValueError(
-        f"The step would need about {needed / 2**30:.1f} GiB on each device, which has "
-        f"{limit / 2**30:.1f}; {advice}."
+    return (
+        f"{what} would take about {needed.total / 2**30:.1f} GiB on each device, where "
+        f"{limit / 2**30:.1f} GiB are available; {advice}. "
     )
 
 
@@ -155,5 +193,7 @@ def as_flags(change: Change) -> str:
 
 def memory_limit(device: Device) -> int | None:
     """The bytes that a program may use on a device, or None if the device does not report it."""
+    if device.platform == "cpu":
+        return available_memory() // len(device.client.local_devices())
     stats = device.memory_stats() or {}
     return stats.get("bytes_limit")

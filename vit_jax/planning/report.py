@@ -10,7 +10,14 @@ from jax.sharding import Mesh
 from vit_jax.models import num_layers
 from vit_jax.parallel.mesh import Device, describe_mesh, make_mesh, num_batch_shards
 from vit_jax.planning import cost
-from vit_jax.planning.footprint import alternatives, as_flags, check_batch, footprint
+from vit_jax.planning.footprint import (
+    alternatives,
+    as_flags,
+    check_batch,
+    check_memory,
+    footprint,
+    memory_limit,
+)
 from vit_jax.planning.topology import CHIPS, Compiled, compile_step, find_chip, find_devices
 from vit_jax.training.program import Program
 
@@ -36,7 +43,7 @@ def plan(program: Program, topologies: Sequence[str], slices: int, share: float)
     if not topologies:
         mesh = _mesh(program, jax.devices())
         check_batch(program.config, mesh)
-        print(table(memory_rows(program, mesh)))
+        print(table(memory_rows(program, mesh) | here_rows(program, mesh)))
         print(table(chip_days(program, share)))
         return True
     fits = [plan_for(program, name, slices, share) for name in topologies]
@@ -120,6 +127,18 @@ def memory_rows(program: Program, mesh: Mesh) -> dict[str, str]:
     rows["activations"] += ", an estimate: what the backward pass needs, before fusion"
     rows["in all"] = f"{in_bytes(one.total)} per device, an estimate"
     return rows
+
+
+def here_rows(program: Program, mesh: Mesh) -> dict[str, str]:
+    """Whether `train` would accept the recipe on this machine."""
+    limit = memory_limit(jax.local_devices()[0])
+    if limit is None:
+        return {}
+    try:
+        check_memory(program, mesh, limit)
+    except ValueError as problem:
+        return {"on this machine": f"does NOT fit. {problem}"}
+    return {"on this machine": f"fits; {in_bytes(limit)} are available on each device"}
 
 
 def compiled_rows(compiled: Compiled, topology: str) -> dict[str, str]:
