@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from vit_jax.aliases import Params, Size
+from vit_jax.models.fields import field_problems
 from vit_jax.models.hybrid import stem_stride
 from vit_jax.models.layers import ATTENTION
 from vit_jax.models.mixer import MlpMixer
@@ -55,8 +56,14 @@ def find_kind(model: Model) -> Kind:
 
 
 def build_model(fields: Fields, num_classes: int | None) -> Model:
-    """The model with these fields, of the kind whose required fields are all there."""
-    return module_with(fields)(num_classes=num_classes, **fields)
+    """The model with these fields, of the kind whose required fields are all there.
+
+    Raises one ValueError with every field that has a wrong value, or is none of the model's.
+    """
+    module = module_with(fields)
+    if problems := field_problems(module, {**fields, "num_classes": num_classes}):
+        raise ValueError("; ".join(problems))
+    return module(num_classes=num_classes, **fields)
 
 
 def module_with(fields: Iterable[str]) -> type[Model]:

@@ -258,8 +258,6 @@ class MlpBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool) -> Array:  # x: b n d
-        if self.gelu not in GELU:
-            raise ValueError(f"No GELU {self.gelu!r}; choose {' or '.join(GELU)}.")
         drop = partial(Dropout(self.dropout_rate), train=train)
         y = GELU[self.gelu](self._dense(self.mlp_dim, train, "Dense_0")(x))  # b n m
         y = drop(constrain(y, BATCH, None, TENSOR))

@@ -28,8 +28,6 @@ class PositionEmbedding(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:  # x: b n d
-        if self.kind not in KINDS:
-            raise ValueError(f"No position embedding {self.kind!r}; choose {', '.join(KINDS)}.")
         if self.kind in ("none", "relative"):
             return x
         if self.kind == "learned":
@@ -38,6 +36,7 @@ class PositionEmbedding(nn.Module):
         if self.kind == "learned2d":
             table = self._learned_2d(x.shape[-1])
         else:
+            assert self.kind == "sincos2d", self.kind
             table = sincos_2d(*self.grid, x.shape[-1])
         num_extra = x.shape[1] - table.shape[0]
         return x + jnp.pad(table, ((num_extra, 0), (0, 0))).astype(x.dtype)
@@ -54,8 +53,8 @@ class PositionEmbedding(nn.Module):
 
 def sincos_2d(h: int, w: int, width: int, temperature: float = 10_000.0) -> np.ndarray:
     """Fixed positions: sine and cosine of x, then y, at width/4 frequencies each. (h·w, width)"""
-    if width % 4:
-        raise ValueError(f"sincos2d positions need a width divisible by 4, not {width}.")
+    if width % 4 or width < 8:
+        raise ValueError(f"sincos2d positions need a width of 8, 12, 16, …, not {width}.")
     frequency = temperature ** -(np.arange(width // 4) / (width // 4 - 1))
     y, x = np.mgrid[:h, :w]
     x, y = x.reshape(-1, 1) * frequency, y.reshape(-1, 1) * frequency

@@ -1,0 +1,97 @@
+"""Which values are allowed, as a value that says so in words.
+
+The tables of options (config.py) and of a model's fields (models/kinds.py) are made of these.
+"""
+
+import numbers
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+MOST = 10**9  # of anything counted, unless a table says otherwise
+FLOAT32 = 3e38  # no number is larger
+_NO_LIMIT = (-FLOAT32, FLOAT32)
+
+
+class Allowed(NamedTuple):
+    words: str  # as in "it must be …"
+    holds: Callable[[Any], bool]
+
+    def problem(self, name: str, value: object) -> list[str]:
+        """What to say of a value that is not allowed, or nothing."""
+        if self.holds(value):
+            return []
+        given = repr(value)
+        given = given if len(given) <= 100 else f"{given[:99]}…"
+        return [f"{name} is {given} and must be {self.words}"]
+
+
+def whole(least: int, most: int = MOST) -> Allowed:
+    def holds(value: Any) -> bool:
+        return _is(numbers.Integral, value) and least <= value <= most
+
+    return Allowed(f"a whole number from {least:,} to {most:,}", holds)
+
+
+def number(
+    least: float | None = None,
+    most: float | None = None,
+    *,
+    above: float = -FLOAT32,
+    below: float = FLOAT32,
+) -> Allowed:
+    """A finite number within limits, which `above` and `below` themselves are not."""
+    limits = {"at least": least, "above": above, "at most": most, "below": below}
+    said = [f"{w} {limit:g}" for w, limit in limits.items() if limit not in (None, *_NO_LIMIT)]
+
+    def holds(value: Any) -> bool:
+        return (
+            _is(numbers.Real, value)
+            and above < value < below
+            and (least is None or value >= least)
+            and (most is None or value <= most)
+        )
+
+    return Allowed(f"a number {' and '.join(said)}" if said else "a finite number", holds)
+
+
+def one_of(*names: str) -> Allowed:
+    words = " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+    return Allowed(words, lambda value: isinstance(value, str) and value in names)
+
+
+def optional(allowed: Allowed) -> Allowed:
+    return Allowed(f"{allowed.words}, or None", lambda v: v is None or allowed.holds(v))
+
+
+def several(allowed: Allowed, counts: Iterable[int], words: str) -> Allowed:
+    """A tuple or list of as many as one of `counts`, each of them allowed."""
+
+    def holds(value: object) -> bool:
+        return (
+            isinstance(value, tuple | list)
+            and len(value) in counts
+            and all(map(allowed.holds, value))
+        )
+
+    return Allowed(words, holds)
+
+
+def either(first: Allowed, second: Allowed) -> Allowed:
+    return Allowed(f"{first.words}, or {second.words}", lambda v: first.holds(v) or second.holds(v))
+
+
+def _is(kind: type, value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_pattern(value: object) -> bool:
+    try:
+        return isinstance(value, str) and value != "" and bool(re.compile(value))
+    except (re.error, RecursionError, OverflowError):
+        return False
+
+
+switch = Allowed("True or False", lambda value: isinstance(value, bool))
+text = Allowed("text", lambda value: isinstance(value, str))
+pattern = Allowed("a regular expression", _is_pattern)

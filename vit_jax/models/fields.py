@@ -1,0 +1,105 @@
+"""The values that the fields of a model may have, for models from recipes and from cards alike."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import ml_collections
+
+from vit_jax.allowed import Allowed, number, one_of, optional, several, switch, text, whole
+from vit_jax.models import position
+from vit_jax.models.attention import KERNELS
+from vit_jax.models.layers import GELU
+from vit_jax.models.vit import CLASSIFIERS, REMAT_POLICIES
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def field_problems(module: type[nn.Module], fields: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the fields that a module of this class would get, in words."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping | ml_collections.ConfigDict):
+            flat |= dict.fromkeys(_NEEDED.get(name, ())) | {
+                f"{name}.{inner}": v for inner, v in value.items()
+            }
+        else:
+            flat[name] = value
+    ours = {field.name for field in dataclasses.fields(module)}
+    known = [name for name in FIELDS if name.partition(".")[0] in ours]
+    problems: list[str] = []
+    for name, value in flat.items():
+        if name in known:
+            problems += FIELDS[name].problem(name, value)
+        else:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            problems.append(f"a {module.__name__} has no field {name!r}{hint}")
+    heads, width = flat.get("transformer.num_heads"), flat.get("hidden_size")
+    if not problems and heads and width % heads and not flat.get("transformer.head_dim"):
+        problems.append(f"transformer.num_heads is {heads} and must divide hidden_size, {width}")
+    return problems
+
+
+def _is_dtype(value: Any) -> bool:
+    try:
+        return value is not None and jnp.dtype(value).name in DTYPES
+    except TypeError:
+        return False
+
+
+_size = whole(1, 2**20)
+_rate = number(0, 1)
+_group = Allowed("a group of fields", lambda _: False)  # which has a row for each of them
+
+FIELDS: dict[str, Allowed] = {
+    "num_classes": optional(whole(0, 2**24)),
+    "model_name": optional(text),
+    "patches": _group,
+    "patches.size": several(whole(1, 4096), [2], "(height, width) in pixels"),
+    "dtype": Allowed(one_of(*DTYPES).words, _is_dtype),
+    # Vision Transformers
+    "hidden_size": _size,
+    "transformer": optional(_group),
+    "transformer.num_layers": whole(1, 1000),
+    "transformer.mlp_dim": _size,
+    "transformer.num_heads": whole(1, 1024),
+    "transformer.head_dim": optional(_size),
+    "transformer.dropout_rate": _rate,
+    "transformer.attention_dropout_rate": _rate,
+    "transformer.stochastic_depth_rate": number(0, below=1),
+    "resnet": optional(_group),
+    "resnet.num_layers": several(whole(1, 1000), range(9), "the number of units in each stage"),
+    "resnet.width_factor": number(0.5, 64),
+    "resnet.norm_eps": number(above=0, most=1),
+    "resnet.variance_eps": optional(number(above=0, most=1)),
+    "representation_size": optional(_size),
+    "classifier": one_of(*CLASSIFIERS),
+    "head_bias_init": number(),
+    "encoder": Allowed("a module", lambda value: isinstance(value, type)),
+    "patch_norm": switch,
+    "fc_norm": switch,
+    "distilled": switch,
+    "position": one_of(*position.KINDS),
+    "num_registers": whole(0, 1024),
+    "scan": switch,
+    "remat": optional(one_of(*REMAT_POLICIES)),
+    "qkv_bias": switch,
+    "gelu": one_of(*GELU),
+    "norm_eps": number(above=0, most=1),
+    "layer_scale": optional(number()),
+    "attention_kernel": one_of("auto", *KERNELS),
+    # Mixers
+    "num_blocks": whole(1, 1000),
+    "hidden_dim": _size,
+    "tokens_mlp_dim": _size,
+    "channels_mlp_dim": _size,
+}
+_NEEDED = {
+    "patches": ["patches.size"],
+    "transformer": [f"transformer.{name}" for name in ("num_layers", "mlp_dim", "num_heads")],
+    "resnet": ["resnet.num_layers"],
+}
