@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import shutil
 
 import jax
 import numpy as np
@@ -37,14 +36,6 @@ def test_every_format_gives_the_same_predictions(tmp_path, images):
     for to in ("npz", "orbax", "timm"):
         checkpoint.save(params, tmp_path / to, card=card, to=to)
         np.testing.assert_allclose(vit_jax.load(tmp_path / to).predict(images), expected, **CLOSE)
-
-
-def test_a_catalog_name_loads_from_the_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path))
-    folder = golden("vit_token").path.parent / "hf_vit"
-    shutil.copytree(folder, tmp_path / "ViT-B_16-i21k" / "hub")
-    fetched, direct = vit_jax.load("ViT-B_16-i21k"), vit_jax.load(folder)
-    assert fetched.model == direct.model
 
 
 def test_the_number_of_images_changes_neither_the_result_nor_the_program(images):

@@ -9,6 +9,11 @@ The cache is --cache, or $VIT_JAX_CACHE, or ~/.cache/vit_jax. A name is
 itself a checkpoint to every command, and to a recipe as --config.pretrained=NAME.
 """
 
+from vit_jax import signals
+
+if __name__ == "__main__":
+    signals.begin("catalog")  # before slow imports
+
 import argparse
 import dataclasses
 import sys
@@ -27,13 +32,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (show, fetch):
         action.add_argument("name", metavar="NAME")
     fetch.add_argument("--offline", action="store_true", help="use the cache only")
-    fetch.add_argument("--timeout", type=float, default=30.0, help="seconds of silence [30]")
+    fetch.add_argument("--timeout", type=seconds, default=30.0, help="seconds of silence [30]")
     best = actions.add_parser("augreg", help="AugReg's best i21k checkpoint of a model")
     best.add_argument("name", metavar="MODEL", help="B_16, R26_S_32, … or a whole file name")
     best.add_argument("--index", default=augreg.INDEX, help="index.csv: a path, https:// or gs://")
     for action in (fetch, best):
         action.add_argument("--cache", help="directory that keeps the downloads")
         action.add_argument("--allow_http", action="store_true", help="allow http beside https")
+
+
+def seconds(text: str) -> float:
+    """A number above 0, at most a day."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 86400")
+    return value
 
 
 def run(args: argparse.Namespace) -> int | None:

@@ -1,6 +1,7 @@
 """A web server on this machine that misbehaves on demand."""
 
 import contextlib
+import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ class Server:
 
     serve: in full or the range asked for. cut: half of what is left, then the connection ends.
     stall: half, then silence. whole: in full, whatever range is asked for. An int: that status.
-    A path: a redirect there.
+    A path: a redirect there. Bytes are sent as they are, headers and all; so is a list of bytes
+    and of seconds between them. If it ends in `...`, all but its first part is sent for ever.
     """
 
     def __init__(self):
@@ -54,7 +56,23 @@ def serving() -> Iterator[Server]:
         http.server_close()
 
 
+def _send(request: BaseHTTPRequestHandler, server: Server, parts: list) -> None:
+    request.close_connection = True
+    if parts[-1] is ...:
+        parts = itertools.chain(parts[:1], itertools.cycle(parts[1:-1]))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        for part in parts:
+            if isinstance(part, bytes):
+                request.wfile.write(part)
+                request.wfile.flush()
+            if server.silence.wait(0 if isinstance(part, bytes) else part):
+                return
+
+
 def _answer(request: BaseHTTPRequestHandler, server: Server, behaviour) -> None:
+    if isinstance(behaviour, bytes | list):
+        _send(request, server, [behaviour] if isinstance(behaviour, bytes) else behaviour)
+        return
     if isinstance(behaviour, int):
         request.send_error(behaviour)
         return

@@ -2,22 +2,35 @@
 
 The table is catalog.csv beside this file (also checkpoints/catalog.csv in the repository). A row's
 homes are tried in order; each is a hub repository (`hub:owner/name`) or a bucket path (`gs://…`).
+What a home sends is believed once its size and the shapes in it are those of the row's model.
 """
 
+import contextlib
 import csv
 import dataclasses
 import difflib
 import functools
 import json
+import logging
+import math
 import os
 import re
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
+import filelock
+from etils import epath
+
+from vit_jax import models, untrusted
 from vit_jax.aliases import Json
 from vit_jax.atomic import replacing
-from vit_jax.checkpoint import download
+from vit_jax.checkpoint import download, foreign, formats, official
+from vit_jax.checkpoint.names import check_fit
+from vit_jax.checkpoint.npz import open_archive
+from vit_jax.models.kinds import Shapes, parameter_shapes
+
+log = logging.getLogger(__name__)
 
 TABLE = Path(__file__).with_name("catalog.csv")
 # The servers behind the homes. A mirror can stand in: VIT_JAX_HUB=https://mirror/…
@@ -26,7 +39,10 @@ ENDPOINTS = {
     "bucket": ("VIT_JAX_BUCKET", "https://storage.googleapis.com"),
 }
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NOT_EVERYWHERE = ("head/", "pre_logits/")  # some homes have the body alone
 
+Hashes = dict[str, str]  # sha256 by address
 # Called as a file arrives: its name, bytes so far, bytes in all if known.
 Progress = Callable[[str, int, int | None], None]
 
@@ -87,7 +103,11 @@ def near_names(name: str) -> str:
 
 def cache_dir(cache: str | os.PathLike[str] | None = None) -> Path:
     """The cache given, or $VIT_JAX_CACHE, or ~/.cache/vit_jax."""
-    return Path(cache or os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax").expanduser()
+    path = Path(cache or os.environ.get("VIT_JAX_CACHE") or "~/.cache/vit_jax")
+    try:
+        return path.expanduser()
+    except RuntimeError as e:  # a user without a home, or no such user
+        raise ValueError(f"{path} cannot be the cache: {e} Set --cache or VIT_JAX_CACHE.") from e
 
 
 def remote_files(home: str) -> tuple[str, list[RemoteFile]]:
@@ -124,12 +144,14 @@ def fetch(
     """The path of a catalogued checkpoint, for `load`; downloaded if it is not cached.
 
     The homes are tried in order; if none works, the error says how each failed. A file whose sha256
-    is not in the catalog is trusted the first time; its hash is recorded and checked from then on.
+    is not known is believed after a first look at its content; its hash is recorded and checked
+    from then on.
     """
     entry = find(name)
     root = cache_dir(cache)
+    known = _known_hashes(root)
     for home in entry.homes:
-        if (path := _cached(root, entry.name, home)) is not None:
+        if (path := _cached(root, entry, home, known)) is not None:
             return path
     if offline:
         raise download.DownloadError(
@@ -138,67 +160,150 @@ def fetch(
     failures: list[str] = []
     for home in entry.homes:
         try:
-            return _fetch_home(root, entry, home, allow_http, timeout, progress)
+            return _fetch_home(root, entry, home, known, allow_http, timeout, progress)
         except download.DownloadError as e:
             failures.append(f"{home}: {e}")
     raise download.DownloadError(f"{name} could not be fetched. {' | '.join(failures)}")
 
 
 def _fetch_home(
-    root: Path, entry: Entry, home: str, allow_http: bool, timeout: float, progress: Progress | None
+    root: Path,
+    entry: Entry,
+    home: str,
+    known: Hashes,
+    allow_http: bool,
+    timeout: float,
+    progress: Progress | None,
 ) -> Path:
     kind, files = remote_files(home)
-    folder = _folder(root, entry.name, kind)
+    folder = _folder(root, entry.name, home)
+    found: Hashes = {}
     for file in files:
         if not _SAFE.fullmatch(file.name):
             raise download.DownloadError(f"the file name {file.name!r} is not a plain one")
-        expected = _known_hashes(root).get(file.url)
+        expected = known.get(file.url)
         try:
-            found = download.fetch(
+            found[file.url] = download.fetch(
                 file.url,
                 folder / file.name,
+                sizes=_sizes(file.name, entry),
+                look=functools.partial(_look, file.name, entry),
                 sha256=(entry.sha256 or expected) if kind == "bucket" else expected,
                 allow_http=allow_http,
                 timeout=timeout,
                 progress=functools.partial(progress, file.name) if progress else None,
             )
         except download.DownloadError as e:
+            if expected and expected in str(e):
+                hint = f"If it was published anew, remove its line from {root / 'hashes.json'}."
+                raise download.DownloadError(f"{e} {hint}") from e
             if file.needed or "answered 404" not in str(e):
                 raise
-            continue
-        known = {**_known_hashes(root), file.url: found}
-        with replacing(root / "hashes.json") as partial:
-            partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-    path = _cached(root, entry.name, home)
-    assert path is not None
-    return path
+            (folder / file.name).unlink(missing_ok=True)
+    _record(root, found)  # not before all of it has been looked at
+    return folder if kind == "hub" else folder / files[0].name
 
 
-def _cached(root: Path, name: str, home: str) -> Path | None:
-    """The checkpoint if all of it is in the cache; an error if a file has changed."""
+def _cached(root: Path, entry: Entry, home: str, known: Hashes) -> Path | None:
+    """The checkpoint if all of it is in the cache; an error if a file is not what it should be."""
     kind, files = remote_files(home)
-    folder = _folder(root, name, kind)
-    known = _known_hashes(root)
+    folder = _folder(root, entry.name, home)
+    found: Hashes = {}
     if not all((folder / file.name).exists() for file in files if file.needed):
         return None
     for file in files:
         path = folder / file.name
-        if path.exists() and file.url in known and download.file_hash(path) != known[file.url]:
+        if not path.exists():
+            continue
+        if file.url not in known:
+            try:
+                _look(file.name, entry, path)
+            except ValueError as e:
+                raise download.DownloadError(f"{e} Delete {path} to fetch it again.") from e
+            found[file.url] = download.file_hash(path)
+        elif download.file_hash(path) != known[file.url]:
             raise download.DownloadError(
                 f"{path} is not the file that was downloaded: its sha256 is no longer "
                 f"{known[file.url]}. Delete it to fetch it again."
             )
+    if found:
+        with contextlib.suppress(OSError):  # a cache may be read-only
+            _record(root, found)
     return folder if kind == "hub" else folder / files[0].name
 
 
-def _folder(root: Path, name: str, kind: str) -> Path:
-    if not _SAFE.fullmatch(name):
-        raise ValueError(f"{name!r} cannot be the name of a folder in the cache.")
-    return root / name / kind
+def _folder(root: Path, name: str, home: str) -> Path:
+    """Each home has its own: two repositories must not mix their files."""
+    place = home.removeprefix("hub:").partition("/")[0] if home.startswith("hub:") else "bucket"
+    if not (_SAFE.fullmatch(name) and _SAFE.fullmatch(place)):
+        raise ValueError(f"{name!r} of {home!r} cannot be the name of a folder in the cache.")
+    return root / name / place
 
 
-def _known_hashes(root: Path) -> dict[str, str]:
+# The first look
+
+
+def _sizes(file_name: str, entry: Entry) -> range:
+    """The bytes that a file may have: limits, as the catalog does not have the published lengths.
+    At least the body in two bytes a number; at most everything in four, and a tenth more.
+    """
+    if file_name.endswith(".json"):
+        return range(untrusted.MAX_BYTES + 1)
+    body = [s for name, s in _shapes(entry).items() if not name.startswith(_NOT_EVERYWHERE)]
+    least = 2 * sum(math.prod(leaf.shape) for leaf in body)
+    return range(least, round(4.4 * entry.parameters) + (1 << 20))
+
+
+def _look(file_name: str, entry: Entry, path: Path) -> None:
+    """Raises ValueError unless a file can be the one of this name in a home of this entry.
+
+    Weights must have the shapes of the entry's model; only their headers are read.
+    """
+    if file_name.endswith(".json"):
+        untrusted.read_json(path)
+        return
+    kind, where = formats.recognise(path)
+    if file_name.endswith(".npz"):
+        with open_archive(path) as archive:
+            plan = official.read_plan(archive)
+    elif kind == formats.SAFETENSORS and where == epath.Path(path):
+        with foreign.open_plan(where) as (plan, _, _):
+            pass
+    else:
+        raise ValueError(f"{path} is not a safetensors file.")
+    found, wanted = plan.leaves, _shapes(entry)
+    differ = [n for n in found.keys() ^ wanted.keys() if n.startswith(_NOT_EVERYWHERE)]
+    found, wanted = ({n: s for n, s in of.items() if n not in differ} for of in (found, wanted))
+    check_fit(found, wanted, where=str(path))
+
+
+@functools.cache
+def _shapes(entry: Entry) -> Shapes:
+    fields = {"representation_size": entry.representation} if entry.representation else {}
+    model = models.get_model(entry.model, num_classes=entry.classes, **fields)
+    return parameter_shapes(model, (entry.resolution, entry.resolution), 3)
+
+
+# Hashes of what was fetched
+
+
+def _known_hashes(root: Path) -> Hashes:
+    """Those recorded; of a damaged file those that can be read, with a warning."""
     try:
-        return json.loads((root / "hashes.json").read_text())
+        given = untrusted.read_json(root / "hashes.json")
     except FileNotFoundError:
         return {}
+    except ValueError as e:
+        log.warning("%s It is written anew as the files in the cache pass a first look.", e)
+        return {}
+    known = {u: h for u, h in given.items() if isinstance(h, str) and _SHA256.fullmatch(h)}
+    for url in given.keys() - known.keys():
+        log.warning("%s has no sha256 for %s; it is ignored.", root / "hashes.json", url)
+    return known
+
+
+def _record(root: Path, found: Hashes) -> None:
+    with filelock.FileLock(root / ".hashes.lock"):
+        known = {**_known_hashes(root), **found}
+        with replacing(root / "hashes.json") as partial:
+            partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
