@@ -7,6 +7,11 @@ or vit-pytorch weights (a .safetensors file or a folder with a config.json), or 
 catalog. Prints what was renamed, transposed, summed and dropped.
 """
 
+from vit_jax import signals
+
+if __name__ == "__main__":
+    signals.begin("convert")  # before slow imports
+
 import argparse
 import sys
 

@@ -11,10 +11,10 @@ ridge regression from 1, 5, 10 and 25 examples of each class, and a vote of the 
 Prints a report, and writes evaluation.json and confusion_matrix.png into --out.
 """
 
-from vit_jax.cli.huge_pages import use_huge_pages
+from vit_jax import signals
 
 if __name__ == "__main__":
-    use_huge_pages()  # may start this process again, so it comes before slow imports
+    signals.begin("evaluate", huge_pages=True)  # before slow imports; may start the process anew
 
 import argparse
 import json

@@ -13,6 +13,11 @@ OUT becomes a directory with
 quarter, matrices only, with a scale for each output; computed in float32).
 """
 
+from vit_jax import signals
+
+if __name__ == "__main__":
+    signals.begin("export")  # before slow imports
+
 import argparse
 import sys
 

@@ -11,10 +11,10 @@ Exit codes: 0 success, 3 some files could not be read (each is named, and the re
 error, explained in one line.
 """
 
-from vit_jax.cli.huge_pages import use_huge_pages
+from vit_jax import signals
 
 if __name__ == "__main__":
-    use_huge_pages()  # may start this process again, so it comes before slow imports
+    signals.begin("predict", huge_pages=True)  # before slow imports; may start the process anew
 
 import argparse
 import csv

@@ -3,14 +3,15 @@
     python -m vit_jax.train --config configs/NAME.py[:ARGUMENTS] --workdir DIR [--config.KEY=VALUE]
 
 Without --config it runs configs/quickstart.py. Started again with the same command, a run goes on
-where it was, and ends as if it had never stopped. Exit codes: 0 finished, 75 asked to stop by
-SIGTERM or Ctrl-C (saved; start it again to go on), 1 an error, explained in one line.
+where it was, and ends as if it had never stopped. Exit codes: 0 finished, 75 stopped by SIGTERM or
+Ctrl-C (start it again to go on), 130 stopped by Ctrl-C before anything was saved, 1 an error,
+explained in one line.
 """
 
-from vit_jax.cli.huge_pages import use_huge_pages
+from vit_jax import signals
 
-if __name__ == "__main__":
-    use_huge_pages()  # may start this process anew, so before what is slow to import
+if __name__ == "__main__":  # before slow imports; may start the process anew
+    signals.begin("train", huge_pages=True, resumes_in="--workdir")
 
 import argparse
 import contextlib
@@ -50,7 +51,6 @@ from vit_jax.run.stopping import LossWatch, Preempted
 from vit_jax.training.program import Program
 
 log = logging.getLogger("vit_jax.train")  # also when this file is __main__
-EXIT_PREEMPTED = 75
 
 
 def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Params:
@@ -102,13 +102,13 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
         batches = on_devices(data.train_batches(config, train, start_step=start))
         if start < config.total_steps:
             train_step = one_at_a_time(compiled(train_step, state, program.abstract_batch), mesh)
-        watch = LossWatch()
+        watch, stop = LossWatch(), opened.stop_on_signals()
 
         for step in range(start + 1, config.total_steps + 1):
             with profiler.step(step):
                 state, metrics = train_step(state, next(batches))
             watch.add(step, metrics)
-            last, stopping = step == config.total_steps, opened.stop(step)
+            last, stopping = step == config.total_steps, stop(step)
             if due(step, config.progress_every) or last:
                 report.progress(step, watch.check(checkpoints.latest_step))
             if due(step, config.eval_every) or last:
@@ -175,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
         train_and_evaluate(args.config, args.workdir)
     except Preempted as stopped:
         print(f"train: {stopped}", file=sys.stderr)
-        return EXIT_PREEMPTED
+        return signals.RESUMABLE
     except jax.errors.JaxRuntimeError as e:
         if jax.process_count() == 1:
             raise

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import ml_collections
 from absl import logging as absl_logging
 
+from vit_jax import signals
 from vit_jax.cli import recipe
 from vit_jax.cli.options import Parser
 from vit_jax.config import describe_options
@@ -48,9 +49,10 @@ class Command:
         debug = "--debug" in argv or os.environ.get("VIT_JAX_DEBUG", "0") not in ("", "0")
         absl_logging.set_verbosity(self.log_level)
         try:
-            code = self.run(self.parse(argv)) or 0
-            sys.stdout.flush()
-            return code
+            with signals.tidying_up():
+                code = self.run(self.parse(argv)) or 0
+                sys.stdout.flush()
+                return code
         except (ValueError, OSError) as error:
             if isinstance(error, BrokenPipeError) and _nobody_reads():
                 return 0
@@ -61,7 +63,7 @@ class Command:
                 self.after_error(1)
             return 1
         except KeyboardInterrupt:
-            return 130
+            return signals.stopped()
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
         parser = Parser(f"python -m vit_jax.{self.name}", description=self.doc)

@@ -2,6 +2,7 @@
 
 import functools
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Generator, Iterable, Mapping
@@ -42,6 +43,8 @@ def prefetch_to_device(
         return moved
 
     def read_ahead() -> None:
+        # Worker processes start in this thread and inherit this: Ctrl-C is the main process's.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for batch in source:
                 ready.put(move(batch))

@@ -15,6 +15,8 @@ import jax
 from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
 
+from vit_jax import signals
+
 HEARTBEAT = 60  # seconds without a sign of life after which a process counts as dead
 PATIENCE = 3600  # seconds that processes wait for each other, for example to compile
 
@@ -70,7 +72,8 @@ def stop_together() -> Iterator[Callable[[int], bool]]:
     """
     previous = signal.signal(signal.SIGINT, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
-        yield multihost_utils.reached_preemption_sync_point
+        with signals.asking_first():
+            yield multihost_utils.reached_preemption_sync_point
     finally:
         signal.signal(signal.SIGINT, previous)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import ml_collections
 from etils import epath
 from jax.sharding import Mesh
 
-from vit_jax import checkpoint, data
+from vit_jax import checkpoint, data, signals
 from vit_jax.models.kinds import HOW_COMPUTED
 from vit_jax.models.layers import BlockFields
 from vit_jax.parallel import hosts
@@ -19,7 +20,6 @@ from vit_jax.parallel.mesh import describe_mesh, with_shardings
 from vit_jax.planning.cost import macs_per_image
 from vit_jax.run.checkpoints import RunCheckpoints
 from vit_jax.run.report import logging_to
-from vit_jax.run.stopping import stop_on_signals
 from vit_jax.run.workdir import Workdir, has_checkpoint, open_workdir, stored_config
 from vit_jax.training.program import Program
 from vit_jax.training.state import TrainState
@@ -37,15 +37,20 @@ _OF_THE_WEIGHTS = [
 class Start:
     config: ml_collections.ConfigDict  # with the fields that the weights decide
     directory: Workdir
-    stop: Callable[[int], bool]  # says whether to stop after a step
+    stop_on_signals: Callable[[], Callable[[int], bool]]  # call it when there is something to save
     pretrained: checkpoint.Checkpoint | None  # of a new run; open until `close_weights`
     close_weights: Callable[[], None]
 
 
 @contextlib.contextmanager
 def open_run(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Iterator[Start]:
-    """Opens the initial weights and the directory; from here on, a signal means save and stop."""
-    with contextlib.ExitStack() as weights:
+    """Opens the initial weights and the directory.
+
+    What `stop_on_signals` returns says whether to stop after a step. Until it is called a signal
+    ends the run at once; from then on, until all is closed, it means save and stop.
+    """
+    stop = hosts.stop_together if jax.process_count() > 1 else signals.stop_on_signals
+    with contextlib.ExitStack() as stopping, contextlib.ExitStack() as weights:
         path, pretrained = pretrained_path(config), None
         if path and not has_checkpoint(workdir):
             pretrained = weights.enter_context(checkpoint.open(path))
@@ -53,9 +58,9 @@ def open_run(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Iter
         with (
             open_workdir(workdir, config) as directory,
             logging_to(directory.local / "train.log"),
-            (hosts.stop_together if jax.process_count() > 1 else stop_on_signals)() as stop,
         ):
-            yield Start(config, directory, stop, pretrained, weights.close)
+            stop_on_signals = functools.partial(stopping.enter_context, stop())
+            yield Start(config, directory, stop_on_signals, pretrained, weights.close)
 
 
 def pretrained_path(config: ml_collections.ConfigDict) -> str:

@@ -1,11 +1,7 @@
-"""Reasons to stop before the last step: a signal, or a loss that is not finite."""
+"""Reasons to stop before the last step: it was asked to (`signals`), or the loss is not finite."""
 
-import contextlib
 import math
-import os
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 from jax import Array
@@ -13,34 +9,6 @@ from jax import Array
 
 class Preempted(Exception):  # noqa: N818 (not an error: the run goes on when it is started again)
     """The run was asked to stop, and its state is saved."""
-
-
-@contextlib.contextmanager
-def stop_on_signals() -> Iterator[Callable[[int], bool]]:
-    """A function to ask after every step: is it the one to stop after?
-
-    SIGTERM and Ctrl-C ask the run to save and stop; a second one stops at once. What the handler
-    says goes straight to the file descriptor: it may run in the middle of a logging call, and
-    Python's buffered streams refuse to be entered twice.
-    """
-    requested, previous = False, dict[int, Any]()
-
-    def ask(number: int, _: Any) -> None:
-        nonlocal requested
-        requested = True
-        name = signal.Signals(number).name
-        os.write(2, f"Got {name}: saving, then stopping. Once more stops at once.\n".encode())
-        for known, handler in previous.items():
-            signal.signal(known, handler)
-
-    with contextlib.suppress(ValueError):  # in another thread they are for whoever started it
-        for number in (signal.SIGTERM, signal.SIGINT):
-            previous[number] = signal.signal(number, ask)
-    try:
-        yield lambda _: requested
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class LossWatch:
