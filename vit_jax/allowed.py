@@ -1,6 +1,6 @@
 """Which values are allowed, as a value that says so in words.
 
-The tables of options (config.py) and of a model's fields (models/kinds.py) are made of these.
+The tables of options (config.py) and of a model's fields (models/fields.py) are made of these.
 """
 
 import numbers
@@ -16,6 +16,7 @@ _NO_LIMIT = (-FLOAT32, FLOAT32)
 class Allowed(NamedTuple):
     words: str  # as in "it must be …"
     holds: Callable[[Any], bool]
+    brief: str = ""  # for --help, where the kind of a value goes without saying
 
     def problem(self, name: str, value: object) -> list[str]:
         """What to say of a value that is not allowed, or nothing."""
@@ -30,7 +31,8 @@ def whole(least: int, most: int = MOST) -> Allowed:
     def holds(value: Any) -> bool:
         return _is(numbers.Integral, value) and least <= value <= most
 
-    return Allowed(f"a whole number from {least:,} to {most:,}", holds)
+    brief = f"{least} or more" if most == MOST else f"{least:,} to {most:,}"
+    return Allowed(f"a whole number from {least:,} to {most:,}", holds, brief)
 
 
 def number(
@@ -52,12 +54,14 @@ def number(
             and (most is None or value <= most)
         )
 
-    return Allowed(f"a number {' and '.join(said)}" if said else "a finite number", holds)
+    brief = " and ".join(said)
+    return Allowed(f"a number {brief}" if said else "a finite number", holds, brief)
 
 
-def one_of(*names: str) -> Allowed:
-    words = " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-    return Allowed(words, lambda value: isinstance(value, str) and value in names)
+def one_of(*values: str | int) -> Allowed:
+    *others, last = map(str, values)
+    words = f"{', '.join(others)} or {last}" if others else last
+    return Allowed(words, lambda value: type(value) in (str, int) and value in values, words)
 
 
 def optional(allowed: Allowed) -> Allowed:
@@ -77,8 +81,16 @@ def several(allowed: Allowed, counts: Iterable[int], words: str) -> Allowed:
     return Allowed(words, holds)
 
 
+def ordered(allowed: Allowed) -> Allowed:
+    """Two values, the first no larger than the second."""
+    pair = several(allowed, [2], f"(first, last) in this order, each {allowed.words}")
+    return Allowed(pair.words, lambda value: pair.holds(value) and value[0] <= value[1])
+
+
 def either(first: Allowed, second: Allowed) -> Allowed:
-    return Allowed(f"{first.words}, or {second.words}", lambda v: first.holds(v) or second.holds(v))
+    return Allowed(
+        f"{first.words}, or {second.words}", lambda value: first.holds(value) or second.holds(value)
+    )
 
 
 def _is(kind: type, value: object) -> bool:
@@ -94,4 +106,5 @@ def _is_pattern(value: object) -> bool:
 
 switch = Allowed("True or False", lambda value: isinstance(value, bool))
 text = Allowed("text", lambda value: isinstance(value, str))
+named = Allowed("a name", lambda value: isinstance(value, str) and bool(value.strip()))
 pattern = Allowed("a regular expression", _is_pattern)

@@ -8,6 +8,11 @@ that TPU pod, and what the compiler reports is printed: bytes per chip, collecti
 fits, and if not, what would. Exit code 1 where something does not fit.
 """
 
+from vit_jax import signals
+
+if __name__ == "__main__":
+    signals.begin("plan")  # before slow imports
+
 import argparse
 import sys
 
@@ -19,7 +24,7 @@ from vit_jax.cli import recipe
 from vit_jax.cli.command import Command
 from vit_jax.cli.options import count, fraction
 from vit_jax.planning.report import plan
-from vit_jax.training.program import Program
+from vit_jax.training.program import Program, check_recipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.topology:  # the compiler's library would look for a TPU here, and complain
         jax.config.update("jax_platforms", "cpu")
     config = args.config
+    check_recipe(config)
     num_classes, multi_label = data.count_classes(config)
     image_shape = (*data.preprocessing(config).crop, config.pp.channels)
     program = Program(config, image_shape, num_classes, multi_label)

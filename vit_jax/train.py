@@ -48,13 +48,14 @@ from vit_jax.run.report import Report
 from vit_jax.run.results import Results
 from vit_jax.run.start import describe_run, first_state, open_run
 from vit_jax.run.stopping import LossWatch, Preempted
-from vit_jax.training.program import Program
+from vit_jax.training.program import Program, check_recipe
 
 log = logging.getLogger("vit_jax.train")  # also when this file is __main__
 
 
 def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Params:
     """Trains as `config` says, in `workdir`, and returns the final parameters."""
+    check_recipe(config)
     with open_run(config, workdir) as opened, contextlib.ExitStack() as stack:
         config, directory = opened.config, opened.directory
         compilation_cache.enable(config.compilation_cache)

@@ -38,8 +38,13 @@ def test_the_config_is_locked():
         ("--config.batch=many", "--config.batch=many: invalid literal for int"),
         ("--config.batch", "--config.batch needs a value."),
         ("--config=gone.py", "gone.py: No such file or directory. The recipes that come with"),
-        ("--config=quickstart.py:x", "quickstart.py failed: TypeError: get_config"),
-        ("--config=vit.py:b17", "No model 'b17'"),
+        ("--config=quickstart.py:x", "quickstart.py: TypeError: get_config"),
+        ("--config=vit.py:b17", "vit.py, line 24: No model 'b17'"),
+        ("--config=.", "No such file or directory"),
+        ("--config=", "No such file or directory"),
+        ("--config.pp=3", "--config.pp=3"),
+        ("--config.model.dtype=float8", "there is no option 'model.dtype'"),
+        ("--config.seed=1e400", "--config.seed=1e400"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(option, message):
@@ -77,3 +82,34 @@ def test_a_file_that_is_there_comes_before_a_recipe_of_ours(tmp_path, monkeypatc
 
 def test_the_bare_quickstart_is_a_recipe():
     assert recipe.quickstart().dataset == "digits"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise RuntimeError('no')", ", line 2: RuntimeError: no"),
+        ("raise SystemExit(3)", ", line 2: SystemExit: 3"),
+        ("raise ValueError('two\\nlines')", ", line 2: two lines"),
+        ("open('/gone/file')", ", line 2: [Errno 2] No such file or directory: '/gone/file'"),
+        ("def get_config(): return 1 / 0", ", line 2: ZeroDivisionError: division by zero"),
+        ("def get_config(): get_config()", ", line 2: RecursionError: maximum recursion depth"),
+        ("def get_config(", ", line 2: SyntaxError: '(' was never closed"),
+        ("import there_is_no_such_module", ", line 2: ModuleNotFoundError: No module named"),
+        ("int('x')\0", ": SyntaxError: source code"),
+        ("get_config = 3", ": it has no function get_config"),
+        ("def get_config(): pass", ": get_config returned a NoneType, not an ml_collections"),
+        ("def get_config(): return {'batch': 3}", ": get_config returned a dict, not an ml_c"),
+    ],
+)
+def test_a_recipe_may_raise_anything(body, message, tmp_path):
+    (tmp_path / "mine.py").write_text(f'"""Mine."""\n{body}\n')
+    with pytest.raises(ValueError) as caught:
+        read(f"--config={tmp_path}/mine.py")
+    assert str(caught.value).startswith(f"{tmp_path}/mine.py{message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_ctrl_c_in_a_recipe_is_no_error(tmp_path):
+    (tmp_path / "mine.py").write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        read(f"--config={tmp_path}/mine.py")

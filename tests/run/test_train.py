@@ -287,9 +287,8 @@ def test_a_diverged_run_stops_and_keeps_the_last_good_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "hinge"}, "No loss 'hinge'; choose softmax or sigmoid"),
-        ({"best_metric": "acc"}, "best_metric='acc' is not one of loss, accuracy, accuracy_top5"),
-        ({"best_metric": "calibration_error"}, "is not one of loss, accuracy, accuracy_top5"),
+        ({"best_metric": "accuracy_per_label"}, "is not one of loss, accuracy, accuracy_top5"),
+        ({"trainable": "haed"}, "matches no parameter"),
         (
             {"model.resnet": {"num_layers": ()}, "model.patches": {"size": (1, 1)}, "pp.crop": 25},
             "25×25 cannot be cut into patches of 4×4; 24×24 can",

@@ -6,6 +6,7 @@ ml_collections reads the values, so that each takes the type of the option it re
 import difflib
 import re
 import runpy
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,12 +57,29 @@ def load(recipe: str) -> ml_collections.ConfigDict:
             f"{recipe}: No such file or directory. The recipes that come with vit_jax are {known}."
         )
     try:
-        get_config = runpy.run_path(str(path))["get_config"]
-        return get_config(arguments) if colon else get_config()
-    except (ValueError, OSError):
+        get_config = runpy.run_path(str(path)).get("get_config")
+        if not callable(get_config):
+            raise ValueError("it has no function get_config, which makes a recipe of a file")
+        config = get_config(arguments) if colon else get_config()
+        if not isinstance(config, ml_collections.ConfigDict):
+            kind = type(config).__name__
+            raise ValueError(f"get_config returned a {kind}, not an ml_collections.ConfigDict")
+        return config
+    except KeyboardInterrupt:
         raise
-    except Exception as error:
-        raise ValueError(f"{path} failed: {type(error).__name__}: {error}") from error
+    except BaseException as error:  # whatever a file may do, SystemExit too
+        kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
+        said = " ".join(f"{kind}{error}".split())
+        raise ValueError(f"{path}{_line_in(path, error)}: {said}") from error
+
+
+def _line_in(path: Path, error: BaseException) -> str:
+    """The last line of the file that an error came through, or '' if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines.append(error.lineno)
+    return f", line {lines[-1]}" if lines else ""
 
 
 def _joined(config: ml_collections.ConfigDict, argv: list[str]) -> list[str]:

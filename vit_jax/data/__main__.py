@@ -6,6 +6,11 @@ Each row of the contact sheet is one training image: first as evaluation would s
 training does, several times.
 """
 
+from vit_jax import signals
+
+if __name__ == "__main__":
+    signals.begin("data")  # before slow imports
+
 import argparse
 import contextlib
 import sys
@@ -20,7 +25,7 @@ from rich.table import Table
 from vit_jax.cli.command import Command
 from vit_jax.cli.contact_sheet import Cell, draw, save
 from vit_jax.cli.options import count, out_file
-from vit_jax.config import default_config
+from vit_jax.config import check, default_config
 from vit_jax.data.decode import image_size
 from vit_jax.data.sources import Label, Source, open_source, split_sizes
 from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
@@ -38,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = args.config
-    config.dataset = args.dataset or config.dataset
+    if args.dataset is not None:
+        config.dataset = args.dataset
+    check(config)
     source = open_source(config)
     show(source, split_sizes(config), Console(soft_wrap=True))
     save(contact_sheet(config, source, args.rows, args.views), args.out)

@@ -5,44 +5,30 @@ this very code with the numbers the model was trained for.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import ml_collections
 import numpy as np
 
 from vit_jax.aliases import Size
+from vit_jax.config import check
 from vit_jax.data import augment, images
 from vit_jax.data.decode import MAX_PIXELS, Box, decode, decode_crop
-from vit_jax.preprocessing import INTERPOLATIONS, Preprocessing
+from vit_jax.preprocessing import Preprocessing
 
 Raw = bytes | np.ndarray  # an encoded file, or h w c
 
 
 def preprocessing(config: ml_collections.ConfigDict) -> Preprocessing:
-    """What evaluation does to an image, from `config.pp`; one error names every problem."""
+    """What evaluation does to an image, from `config.pp`; raises if an option has a wrong value."""
+    check(config)
     pp = config.pp
     size = (pp.crop, pp.crop) if isinstance(pp.crop, int) else tuple(pp.crop)
     mean, std = (
         (float(v),) * pp.channels if isinstance(v, int | float) else tuple(map(float, v))
         for v in (pp.mean, pp.std)
     )
-    problems = []
-    if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
-        problems.append(f"pp.crop={pp.crop} is neither a size nor (height, width)")
-    elif pp.resize and pp.resize < min(size):
-        problems.append(
-            f"pp.resize={pp.resize} is smaller than pp.crop={pp.crop}; 0 resizes to the crop itself"
-        )
-    if pp.interpolation not in INTERPOLATIONS:
-        known = ", ".join(INTERPOLATIONS)
-        problems.append(f"pp.interpolation={pp.interpolation} is not one of {known}")
-    if len(mean) != pp.channels or len(std) != pp.channels or not all(s > 0 for s in std):
-        problems.append(
-            f"pp.mean={pp.mean} and pp.std={pp.std} do not give each of {pp.channels} channels "
-            "(pp.channels) a mean and a positive deviation"
-        )
-    if problems:
-        raise ValueError("; ".join(problems))
     return Preprocessing(
         crop=size,
         resize=pp.resize or None,
@@ -71,6 +57,7 @@ def eval_transform(
             image = images.resize(image, preprocessing.crop, interpolation, out)
         else:
             before_crop = _size_before_crop(preprocessing, image.shape[:2])
+            _refuse_to_blow_up(image.shape[:2], before_crop, preprocessing.crop, max_pixels)
             image = images.resize(image, before_crop, interpolation)
             image = images.center_crop(image, preprocessing.crop)
         if uint8:
@@ -101,6 +88,20 @@ def _size_before_crop(preprocessing: Preprocessing, shape: Size) -> Size:
     return images.covering_size(shape, (height, width))
 
 
+def _refuse_to_blow_up(shape: Size, resized: Size, crop: Size, max_pixels: int) -> None:
+    """A line of 3000×1 pixels, its shorter side resized to 256, would take gigabytes for one crop.
+
+    Values may be floats by now, of four bytes each, hence a quarter of `max_pixels`; a model that
+    sees very large images gets its due in any case.
+    """
+    most = max(max_pixels // 4, 4 * math.prod(crop))
+    if math.prod(resized) > most:
+        raise ValueError(
+            f"the image is {shape[1]} x {shape[0]}, and before the crop it would be resized to "
+            f"{resized[1]} x {resized[0]}; at most {most:,} pixels are accepted"
+        )
+
+
 def train_transform(config: ml_collections.ConfigDict) -> Callable[..., np.ndarray]:
     """The function of a raw image and a generator that crops, resizes, flips and augments.
 
@@ -114,10 +115,6 @@ def train_transform(config: ml_collections.ConfigDict) -> Callable[..., np.ndarr
     erase_rate, max_pixels = options.erase_rate, config.pp.max_pixels
     channels, exif, uint8 = wanted.channels, wanted.exif, config.uint8_to_device
     recolored = layers > 0 or jitter > 0
-    if not 0 < area[0] <= area[1] <= 1:
-        raise ValueError(f"augment.crop_area={area} is not a range within 0 to 1")
-    if recolored and channels not in (1, 3):
-        raise ValueError(f"RandAugment and colour jitter need 1 or 3 channels, not {channels}")
 
     def transform(raw: Raw, rng: np.random.Generator, out: np.ndarray | None = None) -> np.ndarray:
         choose = functools.partial(images.inception_crop, rng, area=area)

@@ -16,10 +16,15 @@ from vit_jax.models.layers import GELU
 from vit_jax.models.vit import CLASSIFIERS, REMAT_POLICIES
 
 DTYPES = ("float32", "bfloat16", "float16")
+MAX_LAYERS = 1000  # published models have at most 64
 
 
-def field_problems(module: type[nn.Module], fields: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the fields that a module of this class would get, in words."""
+def field_problems(
+    module: type[nn.Module], fields: Mapping[str, Any], prefix: str = ""
+) -> list[str]:
+    """What is wrong with the fields that a module of this class would get, in words that call a
+    field by its name after the prefix.
+    """
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping | ml_collections.ConfigDict):
@@ -33,14 +38,16 @@ def field_problems(module: type[nn.Module], fields: Mapping[str, Any]) -> list[s
     problems: list[str] = []
     for name, value in flat.items():
         if name in known:
-            problems += FIELDS[name].problem(name, value)
+            problems += FIELDS[name].problem(f"{prefix}{name}", value)
         else:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems.append(f"a {module.__name__} has no field {name!r}{hint}")
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            problems.append(f"a {module.__name__} has no field {prefix}{name}{hint}")
     heads, width = flat.get("transformer.num_heads"), flat.get("hidden_size")
     if not problems and heads and width % heads and not flat.get("transformer.head_dim"):
-        problems.append(f"transformer.num_heads is {heads} and must divide hidden_size, {width}")
+        problems.append(
+            f"{prefix}transformer.num_heads is {heads} and must divide {prefix}hidden_size, {width}"
+        )
     return problems
 
 
@@ -64,7 +71,7 @@ FIELDS: dict[str, Allowed] = {
     # Vision Transformers
     "hidden_size": _size,
     "transformer": optional(_group),
-    "transformer.num_layers": whole(1, 1000),
+    "transformer.num_layers": whole(1, MAX_LAYERS),
     "transformer.mlp_dim": _size,
     "transformer.num_heads": whole(1, 1024),
     "transformer.head_dim": optional(_size),
@@ -74,8 +81,8 @@ FIELDS: dict[str, Allowed] = {
     "resnet": optional(_group),
     "resnet.num_layers": several(whole(1, 1000), range(9), "the number of units in each stage"),
     "resnet.width_factor": number(0.5, 64),
-    "resnet.norm_eps": number(above=0, most=1),
-    "resnet.variance_eps": optional(number(above=0, most=1)),
+    "resnet.norm_eps": number(above=0),
+    "resnet.variance_eps": optional(number(above=0)),
     "representation_size": optional(_size),
     "classifier": one_of(*CLASSIFIERS),
     "head_bias_init": number(),
@@ -89,11 +96,11 @@ FIELDS: dict[str, Allowed] = {
     "remat": optional(one_of(*REMAT_POLICIES)),
     "qkv_bias": switch,
     "gelu": one_of(*GELU),
-    "norm_eps": number(above=0, most=1),
+    "norm_eps": number(above=0),
     "layer_scale": optional(number()),
     "attention_kernel": one_of("auto", *KERNELS),
     # Mixers
-    "num_blocks": whole(1, 1000),
+    "num_blocks": whole(1, MAX_LAYERS),
     "hidden_dim": _size,
     "tokens_mlp_dim": _size,
     "channels_mlp_dim": _size,

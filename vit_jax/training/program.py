@@ -5,6 +5,7 @@ Training and planning build the same program; only training fills it with number
 
 import dataclasses
 import functools
+import logging
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +14,53 @@ import optax
 
 from vit_jax import models
 from vit_jax.aliases import Params, Size
-from vit_jax.models.kinds import grid_at
+from vit_jax.config import problems as option_problems
+from vit_jax.models.fields import field_problems
+from vit_jax.models.kinds import grid_at, module_with
 from vit_jax.training.optim import make_optimizer
 from vit_jax.training.state import TrainState
 from vit_jax.training.step import Batch, Metrics, make_train_step
 
+log = logging.getLogger(__name__)
+
 AbstractBatch = dict[str, jax.ShapeDtypeStruct]
+
+
+def check_recipe(config: ml_collections.ConfigDict) -> None:
+    """Raises one ValueError with everything that is wrong with the options and the model.
+
+    It comes first, before anything is opened or made. What it leaves depends on the data, on the
+    weights or on the devices.
+    """
+    problems = [*option_problems(config), *_model_problems(config)] or _crop_problems(config)
+    if problems:
+        raise ValueError(f"{'; '.join(problems)}.")
+    if config.warmup_steps > config.total_steps:
+        log.warning(
+            "config.warmup_steps=%d is more than config.total_steps=%d: the learning rate will not "
+            "reach config.base_lr=%g.",
+            *(config.warmup_steps, config.total_steps, config.base_lr),
+        )
+
+
+def _model_problems(config: ml_collections.ConfigDict) -> list[str]:
+    fields = config.get("model")
+    if not isinstance(fields, ml_collections.ConfigDict):
+        return ["config.model is missing (vit_jax.models.full_model_config(NAME) makes one)"]
+    try:
+        return field_problems(module_with(fields), fields.to_dict(), "config.model.")
+    except ValueError as e:
+        return [f"config.model: {e}"]
+
+
+def _crop_problems(config: ml_collections.ConfigDict) -> list[str]:
+    crop = config.pp.crop
+    try:
+        model = models.build_model(config.model.to_dict(), num_classes=1)
+        grid_at((crop, crop) if isinstance(crop, int) else crop, model)
+    except ValueError as e:
+        return [f"config.pp.crop={crop} and config.model: {str(e).removesuffix('.')}"]
+    return []
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -28,8 +28,6 @@ def make_train_step(
     """The step that a config describes. All randomness is a function of (seed, step)."""
     assert model.num_classes is not None
     num_classes = model.num_classes
-    if config.loss not in LOSSES:
-        raise ValueError(f"No loss {config.loss!r}; choose {' or '.join(LOSSES)}.")
     loss_function, schedule = LOSSES[config.loss], learning_rate_schedule(config)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
