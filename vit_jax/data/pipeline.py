@@ -6,10 +6,11 @@ so neither the number of processes nor of readers changes what a step sees, or i
 """
 
 import dataclasses
+import functools
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import cv2
@@ -17,10 +18,10 @@ import grain
 import jax
 import ml_collections
 import numpy as np
-from absl import flags
 
 from vit_jax.data import transforms
 from vit_jax.data.sources import Label, Source, open_source
+from vit_jax.data.workers import ReadByWorkers
 from vit_jax.preprocessing import Preprocessing
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def train_batches(
     start_step: int = 0,
     process_index: int | None = None,
     process_count: int | None = None,
-) -> grain.DatasetIterator[Batch]:
+) -> Iterator[Batch]:
     """Endless batches of `image` (b h w c) and `label` (b, or b k of zeros and ones).
 
     Each is this process's share of `config.batch`. A resumed run starts at the `start_step` it had
@@ -91,7 +92,7 @@ def eval_batches(
 class EvalBatches:
     """One pass over a split each time it is iterated."""
 
-    dataset: grain.IterDataset[Batch]
+    dataset: Iterable[Batch]
     steps: int
 
     def __len__(self) -> int:
@@ -197,21 +198,17 @@ def _read(
     positions: grain.MapDataset[Any],
     load: LoadForTraining | LoadForEvaluation,
     size: int,
-) -> grain.IterDataset[Batch]:
+) -> Iterable[Batch]:
     """Batches of `size`; each reader makes a whole one, or an equal part where memory is short."""
     threads = config.reader_threads or min(16, os.cpu_count() or 1)
     most = _READ_AHEAD_BYTES // (threads * max(1, config.reader_workers) * load.blank.nbytes)
     part = max(n for n in range(1, max(1, min(size, most)) + 1) if size % n == 0)
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + 1)
     dataset = positions.batch(part).map(load).to_iter_dataset(options)
+    join = functools.partial(grain.IterDataset.batch, batch_size=size // part, batch_fn=_join)
     if config.reader_workers:
-        if not flags.FLAGS.is_parsed():  # grain hands the flags to its workers
-            flags.FLAGS.mark_as_parsed()
-        workers = grain.multiprocessing.MultiprocessingOptions(config.reader_workers)
-        dataset = dataset.mp_prefetch(workers)
-    elif part == size:
-        return dataset
-    return dataset.batch(size // part, batch_fn=_join)  # which also frees the workers' memory
+        return ReadByWorkers(dataset, config.reader_workers, join)  # joining copies: memory is free
+    return dataset if part == size else join(dataset)
 
 
 def _join(parts: Sequence[Batch]) -> Batch:
