@@ -116,6 +116,19 @@ def stop_on_signals() -> Iterator[Callable[[int], bool]]:
                 signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def only_here() -> Iterator[None]:
+    """Threads that start in here, and the processes that they start, do not get Ctrl-C.
+
+    A terminal sends it to all of them, and a reader must not end before the step that needs it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def stopped() -> int:
     """The exit code of a command that was interrupted, with the one line about it if it is due."""
     number = _process.ended_by

@@ -2,7 +2,6 @@
 
 import functools
 import queue
-import signal
 import sys
 import threading
 from collections.abc import Generator, Iterable, Mapping
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vit_jax import signals
 from vit_jax.preprocessing import Preprocessing
 
 Batch = dict[str, jax.Array]
@@ -43,8 +43,6 @@ def prefetch_to_device(
         return moved
 
     def read_ahead() -> None:
-        # Worker processes start in this thread and inherit this: Ctrl-C is the main process's.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for batch in source:
                 ready.put(move(batch))
@@ -55,7 +53,8 @@ def prefetch_to_device(
             ready.put(error)
 
     thread = threading.Thread(target=read_ahead, daemon=True)
-    thread.start()
+    with signals.only_here():
+        thread.start()
     try:
         while (item := ready.get()) is not None:
             if isinstance(item, Exception):
