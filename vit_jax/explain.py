@@ -12,6 +12,11 @@ Exit codes: 0 success, 3 some files could not be read (each is named, and the re
 error, explained in one line.
 """
 
+from vit_jax import signals
+
+if __name__ == "__main__":
+    signals.begin("explain")  # before slow imports
+
 import argparse
 import sys
 from pathlib import Path
@@ -22,7 +27,7 @@ from vit_jax.cli.command import Command
 from vit_jax.cli.model_options import add_model_arguments, load_model
 from vit_jax.cli.options import out_dir
 from vit_jax.cli.progress import progress
-from vit_jax.data.decode import decode
+from vit_jax.data.decode import decode, read_image
 from vit_jax.data.files import find_images
 from vit_jax.data.images import crop
 from vit_jax.data.transforms import seen_box
@@ -71,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def explain(classifier: Classifier, path: Path, class_index: int | None) -> Exhibit:
     """Explains an image file, by default for its likeliest class."""
-    data, preprocessing = path.read_bytes(), classifier.preprocessing
+    data, preprocessing = read_image(path), classifier.preprocessing
     image, names, probabilities = classifier.transform(data), classifier.class_names, []
     if names:
         rows = classifier.predict(image[None]).reshape(-1, len(names))

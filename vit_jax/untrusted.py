@@ -1,24 +1,46 @@
-"""JSON from outside: believed only within limits of size, depth and kind.
+"""Files from outside: read within a limit, and JSON believed only within limits of depth and kind.
 
 Every JSON file that a person may hand us goes through here, so that whatever is wrong with it is
 one ValueError that names the file. Numbers in it are still only claims.
 """
 
+import errno
 import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
 
 from etils import epath
 
 from vit_jax.aliases import Json
+from vit_jax.allowed import Allowed, several, text
 
 MAX_BYTES = 32 << 20  # 21,841 class names are 1 MB
 MAX_DEPTH = 32
 
+fields = Allowed("an object", lambda value: isinstance(value, dict))
+names = several(text, range(2**24 + 1), "a list of names")
+
 
 def read_json(path: epath.PathLike) -> Json:
     """The JSON object in a file."""
-    path = epath.Path(path)
-    with path.open("rb") as file:
-        return parse_json(file.read(MAX_BYTES + 1), where=str(path))
+    return parse_json(read_file(path, MAX_BYTES + 1), where=os.fspath(path))
+
+
+def read_file(path: epath.PathLike, most: int) -> bytes:
+    """The first `most` bytes of a file, which is all of it unless there are as many.
+
+    Of a FIFO, a socket or a device it is an OSError: reading one could take for ever.
+    """
+    name = os.fspath(path)
+    file = epath.Path(name) if "://" in name else Path(name)
+    if isinstance(file, Path):
+        mode = file.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # `open` refuses a directory itself
+            raise OSError(errno.EINVAL, "Not a regular file", name)
+    with file.open("rb") as opened:
+        return opened.read(most)
 
 
 def parse_json(text: str | bytes, *, where: str) -> Json:
@@ -37,6 +59,18 @@ def parse_json(text: str | bytes, *, where: str) -> Json:
     if not isinstance(given, dict):
         raise ValueError(f"{where} holds a JSON {_kind(given)} where an object is needed.")
     return given
+
+
+def known_fields(given: Json, allowed: Mapping[str, Allowed], *, where: str) -> Json:
+    """Those fields that a table has a row for, without null; one error names all wrong values.
+
+    What is not in the table is not there for the caller, so nothing is used that was not checked.
+    """
+    found = {name: given[name] for name in allowed if given.get(name) is not None}
+    problems = [p for name, value in found.items() for p in allowed[name].problem(name, value)]
+    if problems:
+        raise ValueError(f"{where} cannot be used: {'; '.join(problems)}.")
+    return found
 
 
 def _kind(value: object) -> str:

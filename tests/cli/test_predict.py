@@ -89,7 +89,7 @@ def test_a_bad_file_is_named_and_the_rest_is_done(model, photos, capsys, tmp_pat
     assert [row["file"] for row in rows] == ["photos/a.png", "photos/below/e.png", "photos/d.png"]
     assert len(rows[0]["top"]) == len(NAMES)
     assert err.splitlines() == [
-        "predict: photos/b.jpg: not an image in a format that Pillow knows",
+        "predict: photos/b.jpg: not an image in a format we read: JPEG, PNG, WEBP, BMP, GIF, TIFF",
         "predict: photos/c.png: the file is empty",
         "predict: gone.png: No such file or directory",
     ]

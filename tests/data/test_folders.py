@@ -192,3 +192,15 @@ def test_tables_that_cannot_be_understood(tmp_path, config_for, text, message):
 def test_a_missing_table_is_named(tmp_path, config_for):
     with pytest.raises(ValueError, match="there is no table at"):
         open_source(config_for(tmp_path / "none.csv"))
+
+
+def test_a_single_file_is_not_a_data_set(tmp_path, write_image, config_for):
+    write_image(tmp_path / "photo.png")
+    with pytest.raises(ValueError, match=r"photo\.png is a single file; give the folder"):
+        open_source(config_for(tmp_path / "photo.png"))
+
+
+def test_what_is_no_table_says_where(tmp_path, config_for):
+    (tmp_path / "set.csv").write_bytes(b"a.png," + b"x" * 200_000)
+    with pytest.raises(ValueError, match=r"set\.csv is not a table, see line 1: field larger"):
+        open_source(config_for(tmp_path / "set.csv"))

@@ -1,26 +1,40 @@
 """From the bytes of an image file to what a person sees, as an array of 8-bit values.
 
 JPEG goes through libjpeg-turbo with the settings TensorFlow uses, which gives the reference's
-pixels bit for bit; every other format through Pillow. What cannot be read raises ValueError.
+pixels bit for bit; the other FORMATS through Pillow. Whatever is wrong with a file is a ValueError.
 """
 
 import contextlib
+import errno
 import io
-import struct
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
+from vit_jax.untrusted import read_file
+
 Box = tuple[int, int, int, int]  # y x h w
 
+MAX_BYTES = 1 << 30  # of a file: 100 million pixels of 16-bit RGB are less, even uncompressed
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 65_535  # the largest a JPEG can say
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # of Pillow's forty; EPS starts Ghostscript
 
+_MOST_SCANS = 100  # of a JPEG: usual are 1 to 10, and each takes time for the whole picture
 _JPEG = b"\xff\xd8\xff"  # how such a file begins
 _ORIENTATION_TAG = 0x0112
 _SWAPPED, _FLIPPED_Y, _FLIPPED_X = (5, 6, 7, 8), (3, 4, 7, 8), (2, 3, 6, 7)  # by what it says
+
+
+def read_image(path: str | os.PathLike[str]) -> bytes:
+    """The content of an image file, for `decode`."""
+    if Path(path).stat().st_size > MAX_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), os.fspath(path))
+    return read_file(path, MAX_BYTES)
 
 
 def decode(
@@ -42,14 +56,10 @@ def decode(
         raise ValueError(f"image files have 1, 3 or 4 channels; pp.channels is {channels}")
     if not image:
         raise ValueError("the file is empty")
-    try:
+    with _one_kind_of_error():
         if image.startswith(_JPEG):
             return _decode_jpeg(image, channels, exif, max_pixels)
         return _decode_with_pillow(image, channels, exif, max_pixels)
-    except UnidentifiedImageError as error:
-        raise ValueError("not an image in a format that Pillow knows") from error
-    except (OSError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        raise ValueError(str(error)) from error
 
 
 def decode_crop(
@@ -85,11 +95,26 @@ def image_size(image: bytes | np.ndarray) -> tuple[int, int]:
         with contextlib.suppress(ValueError):
             height, width, *_ = simplejpeg.decode_jpeg_header(image)
             return int(height), int(width)
+    with _one_kind_of_error(), _open(image) as opened:
+        return opened.height, opened.width
+
+
+def _open(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+@contextlib.contextmanager
+def _one_kind_of_error() -> Iterator[None]:
     try:
-        with Image.open(io.BytesIO(image)) as opened:
-            return opened.height, opened.width
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        yield
+    except ValueError:
+        raise
+    except UnidentifiedImageError as error:
+        raise ValueError(f"not an image in a format we read: {', '.join(FORMATS)}") from error
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow's own words
         raise ValueError(str(error)) from error
+    except Exception as error:  # any other is an accident in a reader that a broken file led astray
+        raise ValueError(f"the image is damaged ({type(error).__name__}: {error})") from error
 
 
 def _ends_as_jpeg(data: bytes) -> bool:
@@ -100,8 +125,21 @@ def _ends_as_jpeg(data: bytes) -> bool:
 def _keep_rows(data: bytes, rows: int) -> bytes:
     """The same JPEG with a header that says it ends soon after `rows`, where that is safe.
 
-    It is safe for files that store their pixels from top to bottom in one scan. Colour at half
-    resolution is interpolated from up to two rows below, so these are kept too, and whole blocks.
+    Colour at half resolution is interpolated from up to two rows below, so these are kept too, and
+    whole blocks.
+    """
+    if (found := _only_scan(data)) is None:
+        return data
+    frame, block = found
+    kept = -(-(rows + 2) // block) * block
+    if kept >= int.from_bytes(data[frame + 5 : frame + 7], "big"):
+        return data
+    return data[: frame + 5] + kept.to_bytes(2, "big") + data[frame + 7 :]
+
+
+def _only_scan(data: bytes) -> tuple[int, int] | None:
+    """Of a JPEG that stores its pixels from top to bottom in one scan: where the header of its
+    frame begins, and how many rows a block has.
     """
     at, frame, parts, block = 2, 0, 0, 8
     while at + 12 < len(data) and data[at] == 0xFF:
@@ -114,16 +152,14 @@ def _keep_rows(data: bytes, rows: int) -> bytes:
             sampling = data[at + 11 : at + 11 + 3 * parts : 3]
             block = 8 * max((one & 15 for one in sampling), default=1)
         elif marker == 0xDA:  # pixels follow
-            kept = -(-(rows + 2) // block) * block
-            height = int.from_bytes(data[frame + 5 : frame + 7], "big")
-            if not frame or data[at + 4] != parts or kept >= height:
-                return data
-            return data[: frame + 5] + kept.to_bytes(2, "big") + data[frame + 7 :]
+            return (frame, block) if frame and data[at + 4] == parts else None
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return data
+    return None
 
 
 def _decode_jpeg(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.ndarray:
+    if _only_scan(data) is None and (scans := data.count(b"\xff\xda")) > _MOST_SCANS:
+        raise ValueError(f"the JPEG has {scans:,} scans; at most {_MOST_SCANS} are accepted")
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:  # broken, or its colour has a resolution that TurboJPEG does not know
@@ -143,13 +179,13 @@ def _decode_jpeg(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.
         light = light[..., :3].astype(np.uint16) * light[..., 3:] // 255
         image = _from_array(light.astype(np.uint8), channels)
     if exif and b"Exif" in data[:4096]:
-        with Image.open(io.BytesIO(data)) as opened:
+        with _open(data) as opened:
             image = _turn_upright(image, opened)
     return image
 
 
 def _decode_with_pillow(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.ndarray:
-    with Image.open(io.BytesIO(data)) as opened:
+    with _open(data) as opened:
         _refuse_absurd_size(opened.height, opened.width, max_pixels)
         opened.load()
         image = _eight_bit(opened, channels)
@@ -160,7 +196,10 @@ def _eight_bit(picture: Image.Image, channels: int) -> np.ndarray:
     """As 8 bits a channel, with transparency laid over white unless it is asked for."""
     alpha = picture.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in picture.info
     if picture.mode.startswith("I"):  # 16-bit gray
-        picture = Image.fromarray((np.asarray(picture).astype(np.uint32) >> 8).astype(np.uint8))
+        values = np.asarray(picture)
+        if values.min() < 0 or values.max() > 65_535:
+            raise ValueError("the image has more than 16 bits a channel")
+        picture = Image.fromarray((values.astype(np.uint32) >> 8).astype(np.uint8))
     elif alpha and channels != 4:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)

@@ -1,4 +1,7 @@
-"""Images named on a command line: finding them, and reading them in parallel."""
+"""Images named on a command line: finding them, and reading them in parallel.
+
+Bad names are ValueErrors; what is wrong with a single file is told when it is read.
+"""
 
 import collections
 import dataclasses
@@ -12,7 +15,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from vit_jax.data.folders import images_below
+from vit_jax.data.decode import read_image
+from vit_jax.data.folders import images_below, walk
 
 _BATCHES_AHEAD = 2
 
@@ -32,21 +36,41 @@ def find_images(names: Iterable[str], lines: Iterable[str] = ()) -> Iterator[str
     A folder gives the files below it that end like images; a file is taken as it is.
     """
     for name in names:
-        path = Path(name).expanduser()
+        path = Path(os.path.expanduser(name))  # noqa: PTH111 (pathlib raises for unknown users)
+        if not name:
+            raise ValueError("An empty name is given where a file or a folder is needed.")
         if name == "-":
-            yield from (line for line in map(str.strip, lines) if line)
-        elif path.is_dir():
-            found = sorted(str(image) for image in images_below(path))
-            if not found:
-                raise ValueError(f"There is no image in the folder {name}.")
-            yield from found
+            yield from filter(None, (line.rstrip("\r\n") for line in lines))
         elif not path.exists() and glob.has_magic(name):
-            matches = sorted(glob.iglob(str(path), recursive=True))  # noqa: PTH207 (absolute ones too)
+            matches = sorted(set(_matching(Path(path.anchor), path.relative_to(path.anchor).parts)))
             if not matches:
                 raise ValueError(f"No file matches {name!r}.")
-            yield from find_images(matches)
+            for match in matches:
+                yield from _images_at(match)
         else:
-            yield str(path)
+            yield from _images_at(path)
+
+
+def _images_at(path: Path) -> list[str]:
+    if not path.is_dir():
+        return [str(path)]
+    if not (found := sorted(map(str, images_below(path)))):
+        raise ValueError(f"There is no image in the folder {path}.")
+    return found
+
+
+def _matching(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
+    """As glob does, except that ** enters every folder once, so that links in a circle end."""
+    if parts in ((), ("**",)):
+        yield folder
+    elif parts[:2] == ("**", "**"):
+        yield from _matching(folder, parts[1:])
+    elif parts[0] == "**":
+        for below, _ in walk(folder) if folder.is_dir() else ():
+            yield from _matching(below, parts[1:])
+    else:
+        for name in glob.iglob(parts[0], root_dir=folder):  # noqa: PTH207 (hides what is hidden)
+            yield from _matching(folder / name, parts[1:])
 
 
 def read_batches(
@@ -63,7 +87,7 @@ def read_batches(
     paths = iter(paths)
 
     def read(path: str) -> np.ndarray:
-        return transform(Path(path).read_bytes())
+        return transform(read_image(path))
 
     waiting: collections.deque[list[tuple[str, Future[np.ndarray]]]] = collections.deque()
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:

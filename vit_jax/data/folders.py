@@ -1,8 +1,10 @@
 """Images in folders, or listed in a table: `train/cat/1.jpg`, `cat/1.jpg`, or rows of path,label.
 
-Only directories and the table are opened here. What format an image has is seen when it is read.
+Only directories and the table are opened here. What format an image has, and whether it is a file
+at all, is seen when it is read.
 """
 
+import collections
 import csv
 import dataclasses
 import operator
@@ -13,11 +15,13 @@ from typing import NamedTuple
 
 import ml_collections
 
+from vit_jax.data.decode import read_image
 from vit_jax.data.sources import Example, Source, class_ids
 from vit_jax.data.splits import base_names, hold_out, in_hash_order, select
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 
+_NAME = operator.attrgetter("name")
 _SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
 
 
@@ -36,7 +40,7 @@ class FileSource(Source):
     def __getitem__(self, index: int) -> Example:
         path = self.path(index)
         labels = tuple(self.ids[name] for name in self.rows[index].labels)
-        return Example(Path(path).read_bytes(), labels if self.multi_label else labels[0], path)
+        return Example(read_image(path), labels if self.multi_label else labels[0], path)
 
     def path(self, index: int) -> str:
         return str(self.root / self.rows[index].path)
@@ -122,18 +126,35 @@ def _visible_folders(folder: Path) -> list[Path]:
     return sorted(child for child in children if child.is_dir())
 
 
-def images_below(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Images at any depth, through symbolic links; a link to a folder above ends there."""
-    real = os.path.realpath(folder)
-    if real in above:
-        return
-    for child in folder.iterdir():
-        if child.name.startswith("."):
+def images_below(folder: Path) -> Iterator[Path]:
+    """Images at any depth, also through links to folders."""
+    for below, files in walk(folder):
+        yield from (below / name for name in files if _is_image(name))
+
+
+def walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """A folder and those below it, each once, with the names of their files; no hidden ones.
+
+    Links to folders are followed, after all else: a folder goes by its own name if it has one here.
+    """
+    waiting, seen = collections.deque([(folder, os.path.realpath(folder))]), set[str]()
+    while waiting:
+        folder, real = waiting.popleft()
+        if real in seen:
             continue
-        if child.is_dir():
-            yield from images_below(child, (*above, real))
-        elif _is_image(child.name):
-            yield child
+        seen.add(real)
+        files: list[str] = []
+        with os.scandir(folder) as entries:
+            visible = sorted((e for e in entries if not e.name.startswith(".")), key=_NAME)
+        for entry in visible:
+            path = folder / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                waiting.appendleft((path, os.path.join(real, entry.name)))  # noqa: PTH118 (fast)
+            elif entry.is_symlink() and path.is_dir():
+                waiting.append((path, os.path.realpath(path)))
+            else:
+                files.append(entry.name)
+        yield folder, files
 
 
 def _is_image(name: str) -> bool:
@@ -144,8 +165,12 @@ def _read_table(path: Path) -> dict[str, list[Entry]]:
     """Rows of path,label and optionally split; labels separated by | make a multi-label set."""
     if not path.is_file():
         raise ValueError(f"there is no table at {path}")
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        rows = list(csv.reader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ","))
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as stream:
+        reader = csv.reader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        try:
+            rows = list(reader)
+        except csv.Error as e:
+            raise ValueError(f"{path} is not a table, see line {reader.line_num}: {e}") from e
     numbered = [(number, row) for number, row in enumerate(rows, start=1) if any(row)]
     columns = ["path", "label"]
     if numbered and "path" in (cell.strip().lower() for cell in numbered[0][1]):

@@ -51,7 +51,10 @@ def first_of_each_class(source: Source, count: int) -> Source:
     taken: collections.Counter[Label] = collections.Counter()
     chosen = []
     for index, row in enumerate(source.rows):
-        label = source[index].label
+        try:
+            label = source[index].label
+        except (ValueError, OSError):  # it cannot be read, and will be reported by who tries to
+            continue
         if taken[label] < count:
             taken[label] += 1
             chosen.append(row)
@@ -139,6 +142,10 @@ def _is_local(name: str) -> bool:
     if path.is_dir():
         described = ("dataset_info.json", "*/dataset_info.json", "*/*/dataset_info.json")
         return not any(next(path.glob(pattern), None) for pattern in described)
+    if path.is_file():
+        raise ValueError(
+            f"{name} is a single file; give the folder of a data set, or a CSV/TSV file"
+        )
     if path.is_absolute() or name.startswith((".", "~")):
         raise ValueError(f"there is no folder or CSV/TSV file at {name}")
     return False
