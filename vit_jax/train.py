@@ -109,7 +109,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
             with profiler.step(step):
                 state, metrics = train_step(state, next(batches))
             watch.add(step, metrics)
-            last, stopping = step == config.total_steps, stop(step)
+            last = step == config.total_steps
             if due(step, config.progress_every) or last:
                 report.progress(step, watch.check(checkpoints.latest_step))
             if due(step, config.eval_every) or last:
@@ -117,6 +117,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
                     report.evaluation(step, results.add(step, evaluated(state.params)))
                     if state.ema is not None:
                         report.evaluation(step, evaluated(state.ema), prefix="test_ema")
+            stopping = stop(step)
             if due(step, config.checkpoint_every) or last or stopping:
                 watch.check(checkpoints.latest_step)  # nothing bad is saved over good
                 with report.pause():
