@@ -11,6 +11,7 @@ from fsspec.registry import _registry as file_systems
 
 from tests.run.test_train import load_recipe
 from vit_jax import checkpoint
+from vit_jax.checkpoint.orbax_directory import find_step
 from vit_jax.config import flat_config
 from vit_jax.run.workdir import (
     download_steps,
@@ -79,8 +80,9 @@ def test_a_recipe_may_set_what_is_no_option(tmp_path):
             pass
 
 
-def test_steps_come_and_go_with_their_markers(tmp_path):
-    local, remote, other = tmp_path / "local", epath.Path(tmp_path / "remote"), tmp_path / "other"
+def test_steps_come_and_go_with_their_markers(monkeypatch, tmp_path):
+    monkeypatch.setitem(file_systems, "s3", MemoryFileSystem)
+    local, remote, other = tmp_path / "local", epath.Path("s3://bucket/steps"), tmp_path / "other"
     for step in ("5", "10", "15.orbax-checkpoint-tmp"):
         (local / step / "state").mkdir(parents=True)
         (local / step / "state" / "array").write_text(step)
@@ -88,7 +90,7 @@ def test_steps_come_and_go_with_their_markers(tmp_path):
     (local / "20").mkdir()
     (local / "5").rename(tmp_path / "gone")
     upload_steps(local, remote)
-    assert files(tmp_path / "remote") == ["10.whole", "10/state/array", "20.whole"]
+    assert sorted(path.name for path in remote.iterdir()) == ["10", "10.whole", "20", "20.whole"]
     (remote / "30").mkdir()  # an upload that was cut short
     (remote / "30" / "array").write_text("half")
     download_steps(remote, other)
@@ -96,7 +98,50 @@ def test_steps_come_and_go_with_their_markers(tmp_path):
     assert (other / "10" / "state" / "array").read_text() == "10"
 
 
-def test_a_run_on_s3_goes_on_where_it_was_and_leaves_nothing_here(monkeypatch, tmp_path):
+def test_marks_of_a_copied_step_come_last_and_go_first(monkeypatch, tmp_path):
+    """Orbax's own mark is among the files of a step, and comes first by its name."""
+    monkeypatch.setitem(file_systems, "s3", MemoryFileSystem)
+    written, removed = [], []
+    open_file, remove = MemoryFileSystem.open, MemoryFileSystem.rm
+
+    def opened(self, path, mode="rb", **options):
+        written.append(path)
+        return open_file(self, path, mode, **options)
+
+    def rm(self, path, **options):
+        removed.append(path)
+        return remove(self, path, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "open", opened)
+    monkeypatch.setattr(MemoryFileSystem, "rm", rm)
+    local, remote = tmp_path / "local", epath.Path("s3://bucket/order")
+    for name in ("card/metadata", "commit_success.txt", "state/array"):
+        (local / "5" / name).parent.mkdir(parents=True, exist_ok=True)
+        (local / "5" / name).write_text("")
+    upload_steps(local, remote)
+    (local / "5").rename(tmp_path / "gone")
+    upload_steps(local, remote)
+    names = [path.rpartition("/order/")[2] for path in dict.fromkeys(written)]
+    assert names[2:] == ["5/commit_success.txt", "5.whole"]
+    names = [path.rpartition("/order/")[2] for path in dict.fromkeys(removed)]
+    assert names == ["5.whole", "5/commit_success.txt", "5"]
+
+
+def test_a_step_that_was_set_aside_and_saved_again_is_both_in_the_bucket(monkeypatch, tmp_path):
+    monkeypatch.setitem(file_systems, "s3", MemoryFileSystem)
+    local, remote = tmp_path / "local", epath.Path("s3://bucket/again")
+    for content in ("first", "second", "third"):
+        if (local / "4").exists():
+            (local / "4").rename(local / "4.damaged")
+        (local / "4").mkdir(parents=True)
+        (local / "4" / "array").write_text(content)
+        upload_steps(local, remote)
+    names = {"4": "third", "4.damaged": "first", "4.damaged-2": "second"}
+    assert {name: (remote / name / "array").read_text() for name in names} == names
+    assert {path.name for path in remote.iterdir()} == {*names, "4.whole"}
+
+
+def test_a_run_on_s3_goes_on_from_a_whole_step_and_leaves_nothing_here(monkeypatch, tmp_path):
     """Orbax takes s3://bucket for a local directory named `s3:`, if it gets to see it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(file_systems, "s3", MemoryFileSystem)
@@ -107,10 +152,11 @@ def test_a_run_on_s3_goes_on_where_it_was_and_leaves_nothing_here(monkeypatch, t
     assert (remote / "checkpoints" / "4.whole").exists()
     straight = checkpoint.load(remote / "model.npz")
 
-    for name in ("4.whole", "4"):
-        path = remote / "checkpoints" / name
-        path.rmtree() if name == "4" else path.unlink()
+    file = remote / "checkpoints" / "4" / "state" / "_METADATA"
+    file.write_bytes(b"")
     again = train_and_evaluate(config, "s3://bucket/run")
     jax.tree.map(np.testing.assert_array_equal, straight, again)
     assert "Resumed at step 2" in (remote / "train.log").read_text()
+    assert file.read_bytes() and find_step(remote).name == "4"  # saved again
+    assert (remote / "checkpoints" / "4.damaged" / "state" / "_METADATA").read_bytes() == b""
     assert list(tmp_path.iterdir()) == []

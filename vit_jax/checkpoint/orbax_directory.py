@@ -4,10 +4,15 @@
     WORKDIR/checkpoints/STEP/{state,card}      state holds params, and averaged ones as ema
 
 Orbax lists what a directory holds; its arrays are then read one by one, in whole or in part.
+
+A step is *complete* if it was written to its end, and *whole* if it still is what was written then.
 """
 
 import contextlib
+import errno
+import logging
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import flax.traverse_util
 import numpy as np
@@ -18,14 +23,28 @@ from orbax.checkpoint.metadata import ArrayMetadata
 
 from vit_jax.aliases import Params
 from vit_jax.atomic import is_remote, replacing
+from vit_jax.checkpoint import checksums
 from vit_jax.checkpoint.card import Card
-from vit_jax.checkpoint.lazy import Index, Lazy, read_ahead, remembered, unstacked
+from vit_jax.checkpoint.lazy import (
+    Index,
+    Lazy,
+    check_claims,
+    read_ahead,
+    remembered,
+    unstacked,
+)
 from vit_jax.checkpoint.plan import Mapped, Plan
 from vit_jax.models.kinds import flatten
 from vit_jax.models.stacking import STACKED
+from vit_jax.untrusted import read_json
+
+log = logging.getLogger(__name__)
 
 CARD = "card.json"
 RUN = "checkpoints"  # the directory of steps in a workdir
+COMMITTED = "commit_success.txt"  # the last file that Orbax writes into a step
+DAMAGED = ".damaged"  # STEP.damaged was set aside
+MARKER = ".whole"  # STEP.whole is the last file that we write when we copy a step
 _MARKS = ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt")
 
 
@@ -34,19 +53,92 @@ def is_orbax(path: epath.Path) -> bool:
 
 
 def find_step(path: epath.Path) -> epath.Path | None:
-    """The step at a path: the path itself, or the newest step of a workdir; else None."""
+    """The step at a path: the path itself, or the newest whole step of a workdir; else None.
+
+    Damaged steps of a workdir are passed over, with a warning; one that is asked for is an error.
+    """
     if (path / "state").is_dir() and (path / "card").is_dir():
+        if what := damage(path):
+            raise ValueError(f"{path} is damaged: {what}. Use another step, or a copy of it.")
         return path
-    parent = path / RUN if (path / RUN).is_dir() else path
-    steps = [int(child.name) for child in parent.iterdir() if child.name.isdigit()]
-    return find_step(parent / str(max(steps))) if steps else None
+    folder = path / RUN if (path / RUN).is_dir() else path
+    if not any((folder / str(step) / "state").exists() for step in complete_steps(folder)):
+        return None
+    whole, damaged = newest_whole(folder)
+    for step, what in damaged.items():
+        log.warning("Step %d is damaged (%s); step %d of %s is used.", step, what, whole, path)
+    return folder / str(whole)
+
+
+def complete_steps(folder: epath.Path) -> list[int]:
+    """The steps in a directory that were written to their end, the newest first."""
+    children = folder.iterdir() if folder.is_dir() else ()
+    names = (child.name for child in children)
+    steps = [int(name) for name in names if name.isdecimal() and name == str(int(name))]
+    return sorted((step for step in steps if _is_complete(folder / str(step))), reverse=True)
+
+
+def newest_whole(folder: epath.Path) -> tuple[int, dict[int, str]]:
+    """The newest whole step, and what is wrong with each newer one; raises if none is whole."""
+    damaged: dict[int, str] = {}
+    # Listed anew after each: a run that is going on saves steps and removes old ones meanwhile.
+    while steps := [step for step in complete_steps(folder) if step not in damaged]:
+        if (what := damage(folder / str(steps[0]))) is None:
+            return steps[0], {step: what for step, what in damaged.items() if step > steps[0]}
+        damaged[steps[0]] = what
+    listed = ", ".join(f"{step} ({what})" for step, what in damaged.items())
+    raise ValueError(
+        f"No step in {folder} is whole: {listed}. Bring one back from a copy, or begin anew in "
+        "another workdir."
+    )
+
+
+def damage(step: epath.Path, under: str = "") -> str | None:
+    """What is wrong with a step, in a few words; None if it is whole.
+
+    `under` limits the check to one of its directories. A step of an older version has no checksums:
+    it is read once, which finds everything but changed values.
+    """
+    if not _is_complete(step):
+        return "it was not written to its end"
+    try:
+        if (step / checksums.FILE).exists():
+            return checksums.difference(step, under)
+        for name in ("card/metadata", "metrics/metrics"):
+            if name.startswith(under) and (step / name).parent.exists():
+                read_json(step / name)
+        if not under:
+            with _explained(step):
+                leaves = flatten(_arrays(step / "state"))
+            for leaf in leaves.values():
+                leaf.read()
+    except (ValueError, FileNotFoundError) as e:
+        return str(e)
+    except OSError as e:
+        if e.errno != errno.EIO:
+            raise  # of the reader, such as its permissions, and not of the step
+        return str(e)
+
+
+def set_aside(step: epath.Path) -> epath.Path:
+    """Renames a damaged step, so that it counts no more; returns its new path."""
+    names = (f"{step.name}{DAMAGED}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 100))))
+    aside = next(step.parent / name for name in names if not (step.parent / name).exists())
+    return step.rename(aside)
+
+
+def _is_complete(step: epath.Path) -> bool:
+    """Local steps get their name when they are; in a bucket there are no names before files."""
+    if str(step).startswith("gs://"):
+        return (step / COMMITTED).exists()
+    return not is_remote(step) or (step.parent / f"{step.name}{MARKER}").exists()
 
 
 def open_directory(path: epath.Path) -> tuple[Plan, Card | None]:
     """The plan and the card, if any, of a directory of parameters."""
     with _explained(path):
         file = path / CARD
-        card = Card.loads(file.read_text(), where=str(file)) if file.exists() else None
+        card = Card.from_json(read_json(file), where=str(file)) if file.exists() else None
         tree = _arrays(path)
         return _plan(tree.get("params", tree)), card
 
@@ -54,8 +146,8 @@ def open_directory(path: epath.Path) -> tuple[Plan, Card | None]:
 def open_step(path: epath.Path, *, ema: bool = False) -> tuple[Plan, Card]:
     """The plan and the card of a run's step, without the optimizer's state."""
     with _explained(path):
-        text = (_absolute(path) / "card" / "metadata").read_text()
-        card = Card.loads(text, where=f"The card of {path}")
+        given = read_json(_absolute(path) / "card" / "metadata")
+        card = Card.from_json(given, where=f"The card of {path}")
         return _plan(_arrays(path / "state")["ema" if ema else "params"]), card
 
 
@@ -76,6 +168,8 @@ def _plan(tree: Params) -> Plan:
 def _arrays(path: epath.Path) -> Params:
     """The tree of a directory, as lazy arrays."""
     path = _absolute(path)
+    if (listing := path / "_METADATA").exists():
+        read_json(listing)  # within limits that Orbax does not have
     metadata = ocp.PyTreeCheckpointHandler().metadata(path)
     context = tensorstore.Context({"cache_pool#ocdbt": {"total_bytes_limit": 2**27}})
     use_ocdbt = (path / "manifest.ocdbt").exists()
@@ -101,6 +195,9 @@ def _arrays(path: epath.Path) -> Params:
     # An optimizer's state also has empty nodes.
     flat = flax.traverse_util.flatten_dict(metadata.tree)
     arrays = {keys: lazy(leaf) for keys, leaf in flat.items() if isinstance(leaf, ArrayMetadata)}
+    if not is_remote(path):  # what is missing of an array reads as zeros
+        files = (file for file in Path(path).rglob("*") if file.is_file())
+        check_claims(arrays.values(), sum(file.stat().st_size for file in files))
     return flax.traverse_util.unflatten_dict(arrays)
 
 
@@ -113,7 +210,8 @@ def _explained(path: epath.Path) -> Iterator[None]:
     try:
         yield
     except Exception as e:  # Orbax and tensorstore raise many kinds of it
-        raise ValueError(f"The Orbax checkpoint {path} cannot be read: {e}") from e
+        what = str(e).splitlines()[0].split(" [")[0]  # tensorstore adds its whole specification
+        raise ValueError(f"The Orbax checkpoint {path} cannot be read: {what}") from e
 
 
 def write(leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, where: str) -> Plan:

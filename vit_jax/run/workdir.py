@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,17 +19,16 @@ from typing import Any, NamedTuple
 import filelock
 import jax
 import ml_collections
-import orbax.checkpoint as ocp
 from etils import epath
 
 from vit_jax.atomic import is_remote, replacing
+from vit_jax.checkpoint.orbax_directory import COMMITTED, DAMAGED, MARKER, complete_steps, set_aside
+from vit_jax.checkpoint.orbax_directory import RUN as CHECKPOINTS
 from vit_jax.config import MAY_CHANGE, OPTIONS, default_config, flat_config
 
 log = logging.getLogger(__name__)
 
-CHECKPOINTS = "checkpoints"
 _CONFIG = "config.json"
-_MARKER = ".whole"
 
 
 class Workdir(NamedTuple):
@@ -90,11 +90,8 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
 
 
 def has_checkpoint(path: epath.PathLike) -> bool:
-    """Whether the run in a directory has a whole checkpoint to go on from."""
-    folder = _absolute(path) / CHECKPOINTS
-    if _is_copied(folder):
-        return bool(_marked_steps(folder))
-    return folder.is_dir() and bool(ocp.utils.checkpoint_steps(folder))
+    """Whether the run in a directory has a complete checkpoint to go on from."""
+    return bool(complete_steps(_absolute(path) / CHECKPOINTS))
 
 
 def stored_config(path: epath.PathLike) -> dict[str, Any] | None:
@@ -104,34 +101,39 @@ def stored_config(path: epath.PathLike) -> dict[str, Any] | None:
 
 
 def upload_steps(local: Path, remote: epath.Path) -> None:
-    """Makes `remote` have the whole steps that `local` has, and no others.
+    """Makes `remote` have the complete steps that `local` has, and no others.
 
     A step counts only while its marker is there, which is written last and removed first: what a
-    kill cut short is not taken for a step. In `local`, Orbax names a step when it is whole.
+    kill cut short is not taken for a step. A step that was set aside in `local` is so in `remote`.
     """
-    steps = {path.name for path in local.glob("*") if path.name.isdigit()}
-    marked = _marked_steps(remote)
-    for step in sorted(steps - marked, key=int):
-        _copy_files(epath.Path(local / step), remote / step)
-        (remote / f"{step}{_MARKER}").write_text("")
-    for step in marked - steps:
-        (remote / f"{step}{_MARKER}").unlink()
-        (remote / step).rmtree()
+    for damaged in local.glob(f"*{DAMAGED}"):
+        step = damaged.name.removesuffix(DAMAGED)
+        _unmark(remote / step)
+        set_aside(remote / step)
+        shutil.rmtree(damaged)
+    ours, theirs = complete_steps(epath.Path(local)), complete_steps(remote)
+    for step in sorted(set(ours) - set(theirs)):
+        _copy_files(epath.Path(local / str(step)), remote / str(step))
+        (remote / f"{step}{MARKER}").write_text("")
+    for step in set(theirs) - set(ours):
+        _unmark(remote / str(step))
+        (remote / str(step)).rmtree()
 
 
 def download_steps(remote: epath.Path, local: Path) -> None:
-    for step in _marked_steps(remote):
-        _copy_files(remote / step, epath.Path(local / step))
+    for step in complete_steps(remote):
+        _copy_files(remote / str(step), epath.Path(local / str(step)))
 
 
-def _marked_steps(remote: epath.Path) -> set[str]:
-    names = [path.name for path in remote.iterdir()] if remote.exists() else []
-    return {name.removesuffix(_MARKER) for name in names if name.endswith(_MARKER)}
+def _unmark(step: epath.Path) -> None:
+    (step.parent / f"{step.name}{MARKER}").unlink()
+    (step / COMMITTED).unlink(missing_ok=True)
 
 
 def _copy_files(source: epath.Path, target: epath.Path) -> None:
+    """Orbax's own mark comes last too, for whoever reads `target` with Orbax."""
     target.mkdir(parents=True, exist_ok=True)
-    for path in source.iterdir():
+    for path in sorted(source.iterdir(), key=lambda path: path.name == COMMITTED):
         if path.is_dir():
             _copy_files(path, target / path.name)
         else:
