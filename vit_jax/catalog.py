@@ -20,6 +20,7 @@ import sys
 
 from vit_jax.checkpoint import augreg, catalog
 from vit_jax.cli.command import Command
+from vit_jax.cli.options import seconds
 from vit_jax.cli.progress import download_progress
 
 
@@ -39,17 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (fetch, best):
         action.add_argument("--cache", help="directory that keeps the downloads")
         action.add_argument("--allow_http", action="store_true", help="allow http beside https")
-
-
-def seconds(text: str) -> float:
-    """A number above 0, at most a day."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 86400")
-    return value
 
 
 def run(args: argparse.Namespace) -> int | None:

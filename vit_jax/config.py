@@ -88,8 +88,8 @@ DATA = {
     "augment.erase_rate": Option(
         0.0, "training: share of images with a rectangle erased by noise", _share
     ),
-    "batch": Option(512, "examples per training step, over all processes", whole(1)),
-    "batch_eval": Option(512, "examples per evaluation step, over all processes", whole(1)),
+    "batch": Option(512, "examples per training step, over all processes", whole(1, 2**20)),
+    "batch_eval": Option(512, "examples per evaluation step, over all processes", whole(1, 2**20)),
     "seed": Option(0, "decides all randomness; same seed, same run", whole(0, 2**63 - 1)),
     "prefetch": Option(
         2, "batches moved to the device ahead of the step that needs them", whole(0, 1000)
@@ -112,7 +112,7 @@ TRAINING = {
     "model_or_filename": Option("", "with pretrained_dir: a file name; '' is the model's name"),
     "keep_head": Option(False, "keep the checkpoint's head; its classes must be ours"),
     "total_steps": Option(10_000, "optimizer steps of the whole run", whole(1)),
-    "accum_steps": Option(1, "parts in which a batch is computed, to save memory", whole(1)),
+    "accum_steps": Option(1, "parts in which a batch is computed, to save memory", whole(1, 2**20)),
     "optimizer": Option(
         "sgd", "turns gradients into steps", one_of("sgd", "adam", "adamw", "lion", "adafactor")
     ),
@@ -304,5 +304,5 @@ def describe_options() -> str:
         for name, o in table.items():
             meaning = "; ".join(filter(None, (o.meaning, o.allowed.brief)))
             lines.append(f"    {name:<30} {meaning} [{o.default!r}]")
-    lines += ["  model", f"    {'model.*':<30} every field of the model; see vit_jax/models/vit.py"]
+    lines += ["  model", f"    {'model.*':<30} fields of the model; see vit_jax/models/fields.py"]
     return "\n".join([*lines, ""])

@@ -18,7 +18,7 @@ import sys
 from vit_jax import checkpoint
 from vit_jax.checkpoint.conversion import TARGETS
 from vit_jax.cli.command import Command
-from vit_jax.cli.options import count, size
+from vit_jax.cli.options import size, up_to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     to = "what to write; by default OUT's name decides: .npz, .safetensors (timm), else orbax"
     parser.add_argument("--to", choices=TARGETS, help=to)
     heads = "attention heads, for weights without a config.json beside them"
-    parser.add_argument("--num_heads", type=count, help=heads)
+    parser.add_argument("--num_heads", type=up_to(1024), help=heads)
     pixels = "in pixels, for an .npz whose position grid is not square"
     parser.add_argument("--image_size", type=size, metavar="N|H,W", help=pixels)
     parser.add_argument("--quiet", action="store_true", help="print one line only")

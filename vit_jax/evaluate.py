@@ -25,7 +25,7 @@ from vit_jax.atomic import replacing
 from vit_jax.cli import compilation_cache
 from vit_jax.cli.command import Command
 from vit_jax.cli.model_options import add_model_arguments, load_model
-from vit_jax.cli.options import count, out_dir
+from vit_jax.cli.options import batch_size, count, out_dir
 from vit_jax.cli.progress import progress
 from vit_jax.evaluation.confusion import draw_confusion
 from vit_jax.evaluation.data_set import data_config
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--few_shot", action="store_true", help="ridge regression on few examples")
     parser.add_argument("--knn", action="store_true", help="nearest neighbours")
     parser.add_argument("--neighbors", type=count, default=10, help="with --knn [10]")
-    parser.add_argument("--batch_size", type=count, default=64, help="images at once [64]")
+    parser.add_argument("--batch_size", type=batch_size, default=64, help="images at once [64]")
     parser.add_argument("--out", type=out_dir, default="evaluation", help="directory [evaluation]")
 
 

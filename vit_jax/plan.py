@@ -22,7 +22,7 @@ from absl import logging
 from vit_jax import data
 from vit_jax.cli import recipe
 from vit_jax.cli.command import Command
-from vit_jax.cli.options import count, fraction
+from vit_jax.cli.options import fraction, up_to
 from vit_jax.planning.report import plan
 from vit_jax.training.program import Program, check_recipe
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SLICE",
         help="a TPU slice such as v5e:16x16; may be repeated",
     )
-    parser.add_argument("--slices", type=count, default=1, help="slices of that topology [1]")
+    parser.add_argument("--slices", type=up_to(256), default=1, help="slices of that topology [1]")
     parser.add_argument(
         "--utilisation", type=fraction, default=0.4, help="share of the peak to assume [0.4]"
     )

@@ -32,7 +32,7 @@ from vit_jax.cli import compilation_cache, contact_sheet
 from vit_jax.cli.command import Command
 from vit_jax.cli.contact_sheet import Cell
 from vit_jax.cli.model_options import add_model_arguments, load_model
-from vit_jax.cli.options import count, out_file
+from vit_jax.cli.options import batch_size, count, out_file
 from vit_jax.cli.progress import progress
 from vit_jax.data.files import FileBatch, find_images, read_batches
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--per_patch", action="store_true", help="with --features: for each patch")
     sheet = f"draw the first {MOST_CELLS} images"
     parser.add_argument("--contact_sheet", metavar="OUT.png", type=out_file, help=sheet)
-    parser.add_argument("--batch_size", type=count, default=32, help="images at once [32]")
+    parser.add_argument("--batch_size", type=batch_size, default=32, help="images at once [32]")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -29,6 +29,7 @@ from vit_jax import data
 from vit_jax.aliases import Params
 from vit_jax.cli import compilation_cache, recipe
 from vit_jax.cli.command import Command
+from vit_jax.cli.options import count, up_to
 from vit_jax.data.pipeline import Batch
 from vit_jax.evaluation.evaluator import evaluate, make_eval_step
 from vit_jax.evaluation.scores import Scores
@@ -167,8 +168,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", required=True, help="directory of the run; made if needed")
     several = "with several processes, where the cluster does not say: "
     parser.add_argument("--coordinator", help=f"{several}HOST:PORT of the first one")
-    parser.add_argument("--num_processes", type=int, help=f"{several}how many there are")
-    parser.add_argument("--process_id", type=int, help=f"{several}which one this is, from 0")
+    parser.add_argument("--num_processes", type=count, help=f"{several}how many there are")
+    parser.add_argument(
+        "--process_id", type=up_to(10**6, least=0), help=f"{several}which one this is, from 0"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -89,17 +89,42 @@ def test_another_broken_pipe_is_an_error(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--siez=3", "more"], "unrecognized arguments: --siez=3 more. See --help."),
-        (["--coun=3"], "unrecognized arguments: --coun=3. See --help."),
-        (["--size=3,4,5"], "argument --size: '3,4,5' is neither a number nor HEIGHT,WIDTH."),
-        (["--size=0"], "argument --size: '0' is neither a number nor HEIGHT,WIDTH."),
-        (["--count=-1"], "argument --count: '-1' is not a whole number above 0."),
+        (["more"], "unrecognized arguments: more. See --help."),
+        (["--siez=3", "more"], "there is no option --siez (did you mean --size?). See --help."),
+        (["--coun=3"], "there is no option --coun (did you mean --count?). See --help."),
+        (["--zzz"], "there is no option --zzz. See --help."),
+        (["--=3"], "there is no option --. See --help."),
+        (["--size=3,4,5"], "argument --size: '3,4,5' is neither one side nor HEIGHT,WIDTH"),
+        (["--size=0"], "argument --size: '0' is neither one side nor HEIGHT,WIDTH"),
+        (["--size=100000"], "argument --size: '100000' is neither one side nor HEIGHT,WIDTH"),
+        (["--size="], "argument --size: '' is neither one side nor HEIGHT,WIDTH"),
+        (["--count=-1"], "argument --count: '-1' is not a whole number from 1 to 1,000,000."),
+        (["--count", "-1"], "argument --count: '-1' is not a whole number from 1 to 1,000,000."),
+        (["--count=--"], "argument --count: '--' is not a value."),
+        (["--count=1e3"], "argument --count: '1e3' is not a whole number"),
+        (["--count=" + "9" * 5000], "argument --count: '999"),
         (["--fraction=2"], "argument --fraction: '2' is not a number above 0 and at most 1."),
+        (["--fraction=nan"], "argument --fraction: 'nan' is not a number above 0 and at most 1."),
     ],
 )
 def test_wrong_arguments_are_one_line(argv, message, capsys):
     assert command(lambda _: pytest.fail("it ran")).main(argv) == 1
     assert capsys.readouterr().err.startswith(f"try: {message}")
+
+
+def test_an_option_of_a_subcommand_is_known_and_guessed():
+    def add_arguments(parser):
+        parser.add_subparsers().add_parser("go").add_argument("--far", action="store_true")
+
+    run = Command("try", "Tries.", add_arguments, lambda _: None)
+    assert run.main(["go", "--far"]) == 0
+    with pytest.raises(ValueError, match=r"no option --fra \(did you mean --far\?\)"):
+        run.parse(["go", "--fra"])
+
+
+def test_words_after_two_dashes_are_no_options():
+    run = Command("try", "Tries.", lambda p: p.add_argument("words", nargs="*"), lambda _: None)
+    assert run.main(["--", "--zzz"]) == 0
 
 
 def test_options_have_their_types():

@@ -77,6 +77,7 @@ class Command:
                 args.config, argv = recipe.read(argv, self.default_recipe)
         self.add_arguments(parser)
         parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        parser.refuse_unknown(argv)
         return parser.parse_args(argv, args)
 
 

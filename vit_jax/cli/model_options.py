@@ -3,7 +3,7 @@
 import argparse
 
 from vit_jax.classifier import Classifier, load
-from vit_jax.cli.options import size
+from vit_jax.cli.options import size, up_to
 from vit_jax.preprocessing import INTERPOLATIONS
 
 
@@ -20,7 +20,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, nargs: str | None = Non
     group.add_argument("--model", metavar="NAME", help="which model it is: ViT-B_16, b16, …")
     group.add_argument("--labels", metavar="FILE", help="its class names, one per line")
     squeezed = "shorter side before a centre crop; 0 squeezes to the crop"
-    group.add_argument("--resize", type=int, help=squeezed)
+    group.add_argument("--resize", type=up_to(2**14, least=0), help=squeezed)
     group.add_argument("--interpolation", choices=INTERPOLATIONS, help="how images are resized")
 
 

@@ -1,9 +1,15 @@
 """Options as the commands read them: argparse with one-line errors, and types of values."""
 
+import contextlib
+import difflib
+import itertools
 import os
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+from vit_jax.allowed import Allowed, number, whole
 
 
 class Parser(ArgumentParser):
@@ -16,36 +22,73 @@ class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}. See --help.")
 
+    def refuse_unknown(self, argv: Sequence[str]) -> None:
+        """Raises if an option does not exist; argparse would first miss the one that was meant.
+
+        Also if one is empty, as a variable that is not set: it must not mean the current directory.
+        """
+        known = list(self._known())
+        for word in itertools.takewhile(lambda word: word != "--", argv):
+            name, equals, value = word.partition("=")
+            if not word or (name.startswith("--") and equals and not value):
+                self.error(f"{name or 'an argument'} is empty")
+            if name.startswith("--") and name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                self.error(f"there is no option {name}{hint}")
+            if name in known and value == "--":  # argparse would take it for no value at all
+                self.error(f"argument {name}: '--' is not a value")
+
+    def _known(self) -> Iterator[str]:
+        for action in self._actions:
+            yield from action.option_strings
+            commands = action.choices if isinstance(action.choices, dict) else {}
+            for parser in commands.values():
+                if isinstance(parser, Parser):
+                    yield from parser._known()
+
+
+T = TypeVar("T", int, float)
+
+
+def of_kind(kind: type[T], allowed: Allowed) -> Callable[[str], T]:
+    """The type of an option that is a number within limits."""
+
+    def parse(text: str) -> T:
+        with contextlib.suppress(ValueError):
+            if allowed.holds(value := kind(text)):
+                return value
+        raise ArgumentTypeError(f"{text!r} is not {allowed.words}")
+
+    return parse
+
+
+def up_to(most: int, least: int = 1) -> Callable[[str], int]:
+    return of_kind(int, whole(least, most))
+
+
+count = up_to(1_000_000)
+batch_size = up_to(4096)
+fraction = of_kind(float, number(above=0, most=1))
+seconds = of_kind(float, number(above=0, most=86_400))
+_side = up_to(2**13)
+
 
 def size(text: str) -> tuple[int, int]:
     """224 or 256,192 as (height, width)."""
-    sides = [part.strip() for part in text.split(",")]
-    if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
-        raise ArgumentTypeError(f"{text!r} is neither a number nor HEIGHT,WIDTH")
-    return int(sides[0]), int(sides[-1])
-
-
-def count(text: str) -> int:
-    """A whole number, 1 or more."""
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def fraction(text: str) -> float:
-    """A number above 0, at most 1."""
+    sides = text.split(",")
     try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise ArgumentTypeError(f"{text!r} is not a number above 0 and at most 1")
-    return value
+        height, width = map(_side, sides if len(sides) == 2 else [text, text])
+    except ArgumentTypeError as e:
+        raise ArgumentTypeError(
+            f"{text!r} is neither one side nor HEIGHT,WIDTH, each from 1 to 8,192 pixels"
+        ) from e
+    return height, width
 
 
 def out_path(text: str) -> Path:
     """Something to write. That it can be written is checked before hours of work, not after."""
-    path = Path(text).expanduser()
+    path = _path(text)
     if not path.parent.is_dir():
         raise ArgumentTypeError(f"{path} cannot be written: there is no directory {path.parent}")
     if not all(os.access(place, os.W_OK) for place in (path.parent, path) if place.exists()):
@@ -54,14 +97,20 @@ def out_path(text: str) -> Path:
 
 
 def out_file(text: str) -> Path:
-    if Path(text).expanduser().is_dir():
-        raise ArgumentTypeError(f"{text} is a directory; give the name of a file to write")
+    path = _path(text)
+    if path.exists() and not path.is_file():
+        kind = "directory" if path.is_dir() else "device"
+        raise ArgumentTypeError(f"{text} is a {kind}; give the name of a file to write")
     return out_path(text)
+
+
+def _path(text: str) -> Path:
+    return Path(os.path.expanduser(text))  # noqa: PTH111 (pathlib's raises for unknown users)
 
 
 def out_dir(text: str) -> Path:
     """It need not exist, nor those above it."""
-    path = Path(text).expanduser()
+    path = _path(text)
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not existing.is_dir():
         raise ArgumentTypeError(f"{existing} is a file; give the name of a directory")

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from vit_jax.cli.command import Command
 from vit_jax.cli.contact_sheet import Cell, draw, save
-from vit_jax.cli.options import count, out_file
+from vit_jax.cli.options import out_file, up_to
 from vit_jax.config import check, default_config
 from vit_jax.data.decode import image_size
 from vit_jax.data.sources import Label, Source, open_source, split_sizes
@@ -37,8 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset", metavar="DATASET", nargs="?", help="for --config.dataset")
     sheet = "contact_sheet.png"
     parser.add_argument("--out", type=out_file, default=sheet, help=f"file [{sheet}]")
-    parser.add_argument("--rows", type=count, default=6, help="images on the contact sheet [6]")
-    parser.add_argument("--views", type=count, default=6, help="times each is augmented [6]")
+    parser.add_argument(
+        "--rows", type=up_to(100), default=6, help="images on the contact sheet [6]"
+    )
+    parser.add_argument("--views", type=up_to(100), default=6, help="times each is augmented [6]")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -23,6 +23,7 @@ from vit_jax.models.vit import VisionTransformer
 
 Model = VisionTransformer | MlpMixer
 Fields = Mapping[str, Any]  # of a model, by name
+MOST_PATCHES = 2**16  # of an image; attention takes the square of them
 
 
 class Shaped(Protocol):
@@ -125,7 +126,13 @@ def grid_at(size: Sequence[int], model: Model, *, floor: bool = False) -> Size:
             f"A resolution of {height}×{width} cannot be cut into patches of {down}×{right}; "
             f"{near[0]}×{near[1]} can."
         )
-    return height // down, width // right
+    grid = height // down, width // right
+    if grid[0] * grid[1] > MOST_PATCHES:
+        raise ValueError(
+            f"A resolution of {height}×{width} is {grid[0] * grid[1]:,} patches of {down}×{right}; "
+            f"at most {MOST_PATCHES:,} are possible."
+        )
+    return grid
 
 
 def parameter_shapes(

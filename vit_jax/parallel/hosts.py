@@ -7,6 +7,7 @@ then ends all others with a message, and the job's launcher can start them all a
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -28,7 +29,12 @@ def connect(coordinator: str | None, num_processes: int | None, process_id: int 
     """
     given = (coordinator, num_processes, process_id)
     if any(value is not None for value in given):
-        if None in given:
+        if (
+            coordinator is None
+            or num_processes is None
+            or not re.fullmatch(r"\S+:\d{1,5}", coordinator)
+            or process_id not in range(num_processes)
+        ):
             raise ValueError(
                 "--coordinator=HOST:PORT, --num_processes=N and --process_id=0…N-1 go together; "
                 f"given were {coordinator}, {num_processes} and {process_id}."
