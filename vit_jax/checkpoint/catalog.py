@@ -303,7 +303,7 @@ def _known_hashes(root: Path) -> Hashes:
 
 
 def _record(root: Path, found: Hashes) -> None:
-    with filelock.FileLock(root / ".hashes.lock"):
+    with filelock.FileLock(root / ".hashes.lock", timeout=60):
         known = {**_known_hashes(root), **found}
         with replacing(root / "hashes.json") as partial:
             partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
