@@ -31,6 +31,7 @@ from vit_jax.evaluation.confusion import draw_confusion
 from vit_jax.evaluation.data_set import data_config
 from vit_jax.evaluation.evaluation import Evaluation, evaluate_model
 from vit_jax.evaluation.report import compare, describe
+from vit_jax.printable import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,16 +61,16 @@ def run(args: argparse.Namespace) -> None:
         if result.confusion is not None:
             number = f"_{len(results)}" if len(paths) > 1 else ""
             picture = args.out / f"confusion_matrix{number}.png"
-            title = f"{Path(path).name}\n{result.dataset} {result.split}"
+            title = f"{printable(Path(path).name)}\n{printable(result.dataset)} {result.split}"
             with replacing(picture) as partial:
                 draw_confusion(result.confusion, result.classes, partial, title)
-            print(f"Confusion matrix: {picture}")
+            print(printable(f"Confusion matrix: {picture}"))
     if len(paths) > 1:
         print(compare(results))
     written = [result.to_json() for result in results]
     with replacing(args.out / "evaluation.json") as partial:
         partial.write_text(json.dumps(written if len(paths) > 1 else written[0], indent=1) + "\n")
-    print(f"The same as JSON: {args.out / 'evaluation.json'}")
+    print(printable(f"The same as JSON: {args.out / 'evaluation.json'}"))
 
 
 def evaluate(checkpoint: str, args: argparse.Namespace) -> Evaluation:

@@ -35,6 +35,7 @@ from vit_jax.explanation import explain_image, page
 from vit_jax.explanation.figures import sized_photo
 from vit_jax.explanation.page import Exhibit, Gallery
 from vit_jax.labels import find_class
+from vit_jax.printable import printable
 
 EXIT_SOME_FAILED = 3
 
@@ -63,14 +64,15 @@ def run(args: argparse.Namespace) -> int:
                 exhibits.append(explain(classifier, Path(path), class_index))
             except (ValueError, OSError) as error:
                 reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-                print(f"explain: {path}: {reason}", file=sys.stderr)
+                print(printable(f"explain: {path}: {reason}"), file=sys.stderr)
             advance(1)
     if not exhibits:
         raise ValueError("None of the images could be read, so there is nothing to show.")
     gallery = Gallery(classifier.model, classifier.params, classifier.grid, exhibits)
     for line in gallery.missing.values():
         print(line)
-    page.write(args.out, gallery, f"What {Path(args.checkpoint).name or args.checkpoint} looks at")
+    name = printable(Path(args.checkpoint).name or args.checkpoint)
+    page.write(args.out, gallery, f"What {name} looks at")
     return EXIT_SOME_FAILED if len(exhibits) < len(paths) else 0
 
 
@@ -86,8 +88,8 @@ def explain(classifier: Classifier, path: Path, class_index: int | None) -> Exhi
     numbers = explain_image(classifier.model, classifier.params, image, class_index)
     pixels = decode(data, channels=preprocessing.channels, exif=preprocessing.exif)
     photo = sized_photo(crop(pixels, seen_box(preprocessing, pixels.shape[:2])))
-    named = list(zip(names, probabilities, strict=True))
-    return Exhibit(path.name, photo, named, class_index, numbers)
+    named = list(zip(map(printable, names), probabilities, strict=True))
+    return Exhibit(printable(path.name), photo, named, class_index, numbers)
 
 
 main = Command("explain", __doc__, add_arguments, run).main

@@ -27,6 +27,7 @@ from vit_jax.cli.model_options import add_model_arguments, load_model
 from vit_jax.cli.options import out_path
 from vit_jax.exporting import onnx
 from vit_jax.exporting.quantize import WEIGHTS
+from vit_jax.printable import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,11 +47,11 @@ def run(args: argparse.Namespace) -> None:
     classifier = load_model(args.checkpoint, args)
     difference = exporting.write(classifier, args.out, weights=args.weights, onnx=args.onnx)
     for file in sorted(args.out.iterdir()):
-        print(f"{file}  {file.stat().st_size:,} bytes")
+        print(printable(f"{file}  {file.stat().st_size:,} bytes"))
     print(
         f"On noise, the exported model's probabilities differ from the original's by at most "
         f"{difference:.1e} (weights: {args.weights}). "
-        f"Try: python {args.out / exporting.LOADER} IMAGE"
+        f"Try: python {printable(args.out / exporting.LOADER)} IMAGE"
     )
 
 

@@ -4,7 +4,8 @@
     python -m vit_jax.predict CHECKPOINT IMAGE … --features OUT.npz [--per_patch]
 
 An IMAGE is a file, a folder (all images below it), a quoted pattern ('photos/**/*.jpg'), or - for a
-list on standard input, one path per line. --features writes what the head sees in place of
+list on standard input, one path per line. jsonl has every name exactly; in csv, what a spreadsheet
+would take for a formula begins with an apostrophe. --features writes what the head sees in place of
 predictions: an array `features` with a row for each of `files`, or with --per_patch a grid of rows.
 
 Exit codes: 0 success, 3 some files could not be read (each is named, and the rest are done), 1 an
@@ -19,6 +20,7 @@ if __name__ == "__main__":
 import argparse
 import csv
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -35,6 +37,7 @@ from vit_jax.cli.model_options import add_model_arguments, load_model
 from vit_jax.cli.options import batch_size, count, out_file
 from vit_jax.cli.progress import progress
 from vit_jax.data.files import FileBatch, find_images, read_batches
+from vit_jax.printable import printable
 
 EXIT_SOME_FAILED = 3
 MOST_CELLS = 60  # so that a contact sheet stays a picture one can look at
@@ -75,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         def batches() -> Iterator[FileBatch]:
             for batch in read_batches(paths, classifier.transform, shape, size):
                 for path, error in batch.errors.items():
-                    print(f"predict: {path}: {' '.join(error.split())}", file=sys.stderr)
+                    print(printable(f"predict: {path}: {error}"), file=sys.stderr)
                     failed.append(path)
                 if batch.paths:
                     yield batch
@@ -84,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         if args.features:
             write_features(classifier, batches(), args.features, per_patch=args.per_patch)
         else:
-            width = max(map(len, paths)) if total else 0
+            width = max(len(printable(path)) for path in paths) if total else 0
             PRINTERS[args.format](predictions(classifier, batches(), args.top_k, cells), width)
     if cells is not None:
         if not cells:
@@ -135,20 +138,28 @@ def write_features(
         rows.flush()
         gathered = np.memmap(rows, features.dtype, "r", shape=(len(files), *features.shape[1:]))
         write_archive(path, {"features": gathered, "files": np.array(files)})
-    print(f"{path}: features {gathered.shape} of {len(files):,} files")
+    print(printable(f"{path}: features {gathered.shape} of {len(files):,} files"))
 
 
 def print_table(rows: Iterable[Prediction], width: int) -> None:
     print(f"{'file':<{width}}  probability  class")
     for path, top in rows:
         for label, (name, probability) in zip([path] + [""] * len(top), top, strict=False):
-            print(f"{label:<{width}}  {probability:>11.2%}  {name}")
+            print(f"{printable(label):<{width}}  {probability:>11.2%}  {printable(name)}")
 
 
 def print_jsonl(rows: Iterable[Prediction], _: int) -> None:
     for path, top in rows:
         best = [[name, round(probability, 6)] for name, probability in top]
-        print(json.dumps({"file": path, "top": best}, ensure_ascii=False))
+        row = {"file": path, "top": best}
+        line = json.dumps(row, ensure_ascii=False)
+        print(line if _is_plain(line) else json.dumps(row))
+
+
+def _is_plain(line: str) -> bool:
+    """Whether it can be printed as it is, on this stream."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return printable(line) == line == line.encode(encoding, "replace").decode(encoding)
 
 
 def print_csv(rows: Iterable[Prediction], _: int) -> None:
@@ -156,7 +167,17 @@ def print_csv(rows: Iterable[Prediction], _: int) -> None:
     writer.writerow(("file", "rank", "class", "probability"))
     for path, top in rows:
         for rank, (name, probability) in enumerate(top, start=1):
-            writer.writerow((path, rank, name, f"{probability:.6f}"))
+            writer.writerow((_cell(path), rank, _cell(name), f"{probability:.6f}"))
+
+
+def _cell(text: str) -> str:
+    """What a spreadsheet would run as a formula gets an apostrophe. -1 is a number, and no formula;
+    what begins with apostrophes before a formula gets one more, so that one may always be removed.
+    """
+    text = printable(text)
+    is_number = re.fullmatch(r"[-+]?[0-9.]+", text)
+    is_formula = text.lstrip("'").startswith(("=", "+", "-", "@")) and not is_number
+    return f"'{text}" if is_formula else text
 
 
 PRINTERS = {"table": print_table, "jsonl": print_jsonl, "csv": print_csv}

@@ -12,10 +12,12 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from vit_jax.atomic import replacing
+from vit_jax.printable import printable
 
 CELL = 176  # pixels of an image's longer side
 MARGIN = 12
 LINE = 16
+_LONGEST = 1000  # letters, more than fit into any row
 
 
 class Cell(NamedTuple):
@@ -28,9 +30,10 @@ class Cell(NamedTuple):
     @property
     def words(self) -> list[tuple[str, str, str]]:
         """Text, font and colour, line by line."""
-        title = [(self.title, "DejaVuSans", "gray")] if self.title else []
-        first = [(line, "DejaVuSans-Bold", "black") for line in self.lines[:1]]
-        return title + first + [(line, "DejaVuSans", "black") for line in self.lines[1:]]
+        title = [(printable(self.title), "DejaVuSans", "gray")] if self.title else []
+        lines = [printable(line) for line in self.lines]
+        first = [(line, "DejaVuSans-Bold", "black") for line in lines[:1]]
+        return title + first + [(line, "DejaVuSans", "black") for line in lines[1:]]
 
 
 def square(cells: Sequence[Cell]) -> list[Sequence[Cell]]:
@@ -79,7 +82,7 @@ def _thumbnail(image: np.ndarray) -> Image.Image:
     channels = image.shape[2] if image.shape[2] in (1, 3, 4) else 1
     picture = Image.fromarray(image[:, :, 0] if channels == 1 else image)
     factor = CELL / max(picture.size)
-    size = [round(side * factor) for side in picture.size]
+    size = [max(1, round(side * factor)) for side in picture.size]
     kind = Image.Resampling.NEAREST if factor > 2 else Image.Resampling.BICUBIC
     return picture.convert("RGB").resize(size, kind)
 
@@ -91,6 +94,7 @@ def _font(name: str) -> ImageFont.FreeTypeFont:
 
 
 def _shortened(text: str, font: ImageFont.FreeTypeFont, width: int) -> str:
+    text = text[:_LONGEST]
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + "…") > width:

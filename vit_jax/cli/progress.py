@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 import rich.progress as rich_progress
 from rich.console import Console
 
+from vit_jax.printable import printable
+
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar with the time left; call the result to advance it."""
     with _bars(rich_progress.MofNCompleteColumn()) as bars:
-        task = bars.add_task(what, total=total)
+        task = bars.add_task(printable(what), total=total)
         yield lambda number: bars.advance(task, number)
 
 
@@ -28,7 +30,7 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
         def update(name: str, have: int, total: int | None) -> None:
             if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total)
+                tasks[name] = bars.add_task(printable(name), total=total)
             bars.update(tasks[name], completed=have, total=total)
 
         def print_line(name: str, have: int, total: int | None) -> None:
@@ -36,7 +38,7 @@ def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
             if tenth > tenths.get(name, -1):
                 tenths[name] = tenth
                 of = f" of {total / 2**20:.1f}" if total else ""
-                print(f"{name}: {have / 2**20:.1f}{of} MiB", file=sys.stderr, flush=True)
+                print(f"{printable(name)}: {have / 2**20:.1f}{of} MiB", file=sys.stderr, flush=True)
 
         yield update if bars.live.is_started else print_line
 
@@ -46,7 +48,7 @@ def _bars(*columns: rich_progress.ProgressColumn) -> Iterator[rich_progress.Prog
     """rich's bars on standard error; where that is no terminal, they never start."""
     console = Console(stderr=True)
     bars = rich_progress.Progress(
-        rich_progress.TextColumn("{task.description}"),
+        rich_progress.TextColumn("{task.description}", markup=False),  # of names with brackets
         rich_progress.BarColumn(),
         *columns,
         rich_progress.TimeRemainingColumn(),

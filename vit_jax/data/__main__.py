@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from vit_jax.cli.command import Command
 from vit_jax.cli.contact_sheet import Cell, draw, save
@@ -29,6 +30,7 @@ from vit_jax.config import check, default_config
 from vit_jax.data.decode import image_size
 from vit_jax.data.sources import Label, Source, open_source, split_sizes
 from vit_jax.data.transforms import eval_transform, preprocessing, train_transform
+from vit_jax.printable import printable
 
 _SAMPLED = 1000  # images looked at for counts and sizes, spread over the split
 
@@ -51,15 +53,16 @@ def run(args: argparse.Namespace) -> None:
     source = open_source(config)
     show(source, split_sizes(config), Console(soft_wrap=True))
     save(contact_sheet(config, source, args.rows, args.views), args.out)
-    print(f"contact sheet: {args.out} (left: evaluation; right: {args.views} x training)")
+    about = f"(left: evaluation; right: {args.views} x training)"
+    print(printable(f"contact sheet: {args.out} {about}"))
 
 
 def show(source: Source, sizes: dict[str, int], console: Console) -> None:
     """Splits, classes and image sizes, the latter two from a sample where the split is large."""
     splits = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
-    console.print(f"[bold]{source.name}[/bold]: {splits}")
+    console.print(Text.assemble((printable(source.name), "bold"), printable(f": {splits}")))
     classes = f"{'multi-label, ' if source.multi_label else ''}{len(source.class_names)} classes"
-    console.print(f"{classes}; '{source.split}' has {len(source):,} images")
+    console.print(Text(printable(f"{classes}; '{source.split}' has {len(source):,} images")))
 
     rows = _spread(len(source), _SAMPLED)
     labels, shapes, unreadable = Counter(), [], 0
@@ -73,7 +76,7 @@ def show(source: Source, sizes: dict[str, int], console: Console) -> None:
     scope = "" if len(rows) == len(source) else f" (of {len(rows):,} sampled)"
     table = Table("class", "name", f"images{scope}")
     for index, name in enumerate(source.class_names[:20]):
-        table.add_row(str(index), name, f"{labels[index]:,}")
+        table.add_row(str(index), Text(printable(name)), f"{labels[index]:,}")
     if len(source.class_names) > 20:
         table.add_row("…", f"{len(source.class_names) - 20} more", "")
     console.print(table, soft_wrap=False)

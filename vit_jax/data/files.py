@@ -41,7 +41,7 @@ def find_images(names: Iterable[str], lines: Iterable[str] = ()) -> Iterator[str
             raise ValueError("An empty name is given where a file or a folder is needed.")
         if name == "-":
             yield from filter(None, (line.rstrip("\r\n") for line in lines))
-        elif not path.exists() and glob.has_magic(name):
+        elif glob.has_magic(name) and not os.path.lexists(path):
             matches = sorted(set(_matching(Path(path.anchor), path.relative_to(path.anchor).parts)))
             if not matches:
                 raise ValueError(f"No file matches {name!r}.")
@@ -52,7 +52,7 @@ def find_images(names: Iterable[str], lines: Iterable[str] = ()) -> Iterator[str
 
 
 def _images_at(path: Path) -> list[str]:
-    if not path.is_dir():
+    if not os.path.isdir(path):  # noqa: PTH112 (pathlib's raises for names that are too long)
         return [str(path)]
     if not (found := sorted(map(str, images_below(path)))):
         raise ValueError(f"There is no image in the folder {path}.")

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from vit_jax.printable import printable
+
 MOST_CLASSES = 5_000  # more would be a matrix of gigabytes
 _NAMED = 60  # classes whose names still fit beside the picture
+_LONGEST = 60  # letters of a name
 _COUNTED = 15  # classes whose numbers still fit into it
 
 
@@ -20,17 +23,22 @@ def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, num_classes: i
 def draw_confusion(
     matrix: np.ndarray, class_names: Sequence[str], path: str | os.PathLike[str], title: str
 ) -> None:
-    """A PNG; the shade is the share of a row, so that rare classes show as well as common ones."""
+    """A PNG; the shade is the share of a row, so that rare classes show as well as common ones.
+
+    Names are shown as they are: a `$` begins no formula.
+    """
     num_classes = len(matrix)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     side = min(16.0, max(5.0, 0.28 * num_classes + 2))
     figure = Figure(figsize=(side + 1, side), layout="constrained")
     axes = figure.subplots()
     picture = axes.imshow(shares, cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
-    axes.set(title=title, xlabel="predicted class", ylabel="true class")
+    axes.set(xlabel="predicted class", ylabel="true class")
+    axes.set_title("\n".join(map(_short, title.split("\n"))), parse_math=False)
     if num_classes <= _NAMED:
-        axes.set_xticks(range(num_classes), class_names, rotation=90)
-        axes.set_yticks(range(num_classes), class_names)
+        names = [_short(name) for name in class_names]
+        axes.set_xticks(range(num_classes), names, rotation=90, parse_math=False)
+        axes.set_yticks(range(num_classes), names, parse_math=False)
     if num_classes <= _COUNTED:
         for (row, column), count in np.ndenumerate(matrix):
             if count:
@@ -38,3 +46,8 @@ def draw_confusion(
                 axes.text(column, row, f"{count:,}", ha="center", va="center", color=color)
     figure.colorbar(picture, label="share of the true class", shrink=0.8)
     figure.savefig(path, dpi=120)
+
+
+def _short(name: str) -> str:
+    name = printable(name)
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.evaluation.scores import Scores
+from vit_jax.printable import printable
 
 
 def describe(evaluation: Evaluation) -> str:
     """Everything about one model."""
     lines = [
-        f"{evaluation.checkpoint}: {evaluation.model or 'a model'}, {evaluation.parameters:,} "
-        f"parameters, at {_size(evaluation)}",
-        f"{evaluation.dataset} {evaluation.split}: {evaluation.count:,} examples",
+        f"{printable(evaluation.checkpoint)}: {evaluation.model or 'a model'}, "
+        f"{evaluation.parameters:,} parameters, at {_size(evaluation)}",
+        f"{printable(evaluation.dataset)} {evaluation.split}: {evaluation.count:,} examples",
     ]
     if evaluation.scores is None:
         lines.append("  its classes are not the model's: only features were evaluated")
@@ -28,7 +29,11 @@ def describe(evaluation: Evaluation) -> str:
 def compare(evaluations: Sequence[Evaluation]) -> str:
     """A row for each checkpoint, a column for each figure."""
     rows = [
-        {"checkpoint": one.checkpoint, "size": _size(one), "data": f"{one.dataset} {one.split}"}
+        {
+            "checkpoint": printable(one.checkpoint),
+            "size": _size(one),
+            "data": printable(f"{one.dataset} {one.split}"),
+        }
         | _figures(one)
         for one in evaluations
     ]
@@ -40,7 +45,8 @@ def compare(evaluations: Sequence[Evaluation]) -> str:
 
 def class_table(scores: Scores, class_names: Sequence[str], most: int = 20) -> str:
     """Accuracy of each class as lines; the worst ones where there are many."""
-    classes = zip(scores.class_accuracy, class_names, scores.class_count, strict=True)
+    names = map(printable, class_names)
+    classes = zip(scores.class_accuracy, names, scores.class_count, strict=True)
     rows = sorted((share, name, count) for share, name, count in classes if share is not None)
     title = f"the {most} worst of {len(rows)} classes" if len(rows) > most else "classes"
     width = max((len(name) for _, name, _ in rows[:most]), default=0)

@@ -22,9 +22,11 @@ from vit_jax.atomic import replacing
 from vit_jax.explanation import figures, numbers
 from vit_jax.explanation.numbers import ImageExplanation, Tokens
 from vit_jax.models import MlpMixer, Model, VisionTransformer, num_layers, patch_stride
+from vit_jax.printable import printable
 
 TEMPLATE = Path(__file__).with_name("page.html")
 _TOP = 5  # classes
+_LONGEST = 200  # bytes of a stem
 Drawn = Iterator[tuple[str, Figure]]  # by the names in PICTURES
 
 PICTURES = {  # by the names of their files: title and caption
@@ -216,12 +218,16 @@ def write(directory: Path, gallery: Gallery, title: str) -> None:
 
 
 def unique_stems(names: Sequence[str]) -> list[str]:
-    """File names without their endings, numbered where two would be the same."""
+    """File names without their endings, numbered where two would be the same.
+
+    The longest, of 255 bytes, are cut: the names of pictures are longer.
+    """
     stems: list[str] = []
     for name in names:
-        stem, number = Path(name).stem, 2
+        short = Path(name).stem.encode()[:_LONGEST].decode(errors="ignore")
+        stem, number = short, 2
         while stem in stems:
-            stem, number = f"{Path(name).stem}-{number}", number + 1
+            stem, number = f"{short}-{number}", number + 1
         stems.append(stem)
     return stems
 
@@ -244,4 +250,4 @@ def _write_figures(directory: Path, drawn: Drawn, subject: str, prefix: str = ""
 def _write(path: Path, content: bytes) -> None:
     with replacing(path) as partial:
         partial.write_bytes(content)
-    print(path)
+    print(printable(path))

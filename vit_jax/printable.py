@@ -1,0 +1,41 @@
+"""Names and messages from outside, made safe to print.
+
+A file may be called anything but "/": escape sequences that a terminal would obey, line breaks,
+marks that turn the direction of text, bytes that are not UTF-8. They are shown, as `\\x1b`.
+"""
+
+import io
+import logging
+import re
+import sys
+
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # control characters
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction
+    "\u2028\u2029\ud800-\udfff]"  # line breaks; what stands for bytes that are not UTF-8
+)
+
+
+def printable(text: object) -> str:
+    """One line that does nothing but show the text."""
+    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], str(text))
+
+
+class Formatter(logging.Formatter):
+    """Log messages may be of several lines, and are printable otherwise."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
+def prepare_streams() -> None:
+    """Lets this process print and log anything, and read any name, whatever the locale."""
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "backslashreplace"),
+        (sys.stderr, "backslashreplace"),
+    ):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+    if logging.lastResort:  # what prints warnings where nobody set up logging
+        logging.lastResort.setFormatter(Formatter())
