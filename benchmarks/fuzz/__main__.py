@@ -1,0 +1,101 @@
+"""Damages good files and command lines at random, and sees that only what is allowed comes of it.
+
+    python -m benchmarks.fuzz [--minutes N | --cases N] [--only KIND] [--seed S] [--jobs J]
+    python -m benchmarks.fuzz --case KIND:SEED.NUMBER
+
+Kinds: checkpoints of every format, cards and the like (JSON, value by value), images, commands.
+Allowed are right numbers, or one ValueError or OSError (of a command: its exit code, and a line or
+two), within 2 seconds of a processor and 500 MB over the size of the input. Anything else is listed
+at the end, its input kept in --out, and the exit code is 1. A case's name decides everything about
+it, so --case repeats one, with its traceback; only Orbax's own files have random names.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import machine
+from benchmarks.fuzz import workers
+from benchmarks.fuzz.tally import Tally
+from benchmarks.fuzz.trial import run
+
+KINDS = ("checkpoints", "cards", "images", "commands")
+
+
+def main() -> int:
+    args = _parse()
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as directory:
+        good, rooms = Path(directory) / "good", Path(directory) / "rooms"
+        workers.make_seeds(good)
+        if args.case:
+            return _run_one(args.case, good, rooms)
+        tally = Tally(args.out or Path(tempfile.mkdtemp(prefix="fuzz-found-")))
+        start = time.monotonic()
+        cases = _until(_names(args.only, args.seed), args.cases, args.minutes)
+        for outcome, room in workers.outcomes(cases, good, rooms, args.jobs):
+            tally.add(outcome, room)
+            if tally.count % 50 == 0:
+                _show_progress(tally, time.monotonic() - start, args)
+        figures = tally.figures(time.monotonic() - start)
+    print(f"\n{tally.table()}")
+    if args.json:
+        args.json.write_text(json.dumps(figures | machine.about(), indent=1) + "\n")
+    return 1 if tally.unexpected else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, help="how long [1, unless --cases]")
+    parser.add_argument("--cases", type=int, help="how many")
+    parser.add_argument("--only", choices=KINDS)
+    parser.add_argument("--seed", type=int, default=0, help="another one gives other cases [0]")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes [one a core]")
+    parser.add_argument("--case", metavar="KIND:SEED.NUMBER", help="run one, with its traceback")
+    parser.add_argument("--out", type=Path, help="folder for inputs with an unexpected outcome")
+    parser.add_argument("--json", type=Path, help="a file for the figures")
+    args = parser.parse_args()
+    if args.cases is None and args.minutes is None:
+        args.minutes = 1.0
+    return args
+
+
+def _names(only: str | None, seed: int) -> Iterator[str]:
+    """The names of cases without end, of all kinds in turn."""
+    from benchmarks.fuzz.cases import KINDS
+
+    shares = [name for name, kind in KINDS.items() for _ in range(kind.share)]
+    for number in itertools.count():
+        yield f"{only or shares[number * 3 % len(shares)]}:{seed}.{number}"
+
+
+def _until(names: Iterator[str], cases: int | None, minutes: float | None) -> Iterator[str]:
+    end = time.monotonic() + 60 * (minutes if minutes is not None else float("inf"))
+    return itertools.takewhile(lambda _: time.monotonic() < end, itertools.islice(names, cases))
+
+
+def _show_progress(tally: Tally, seconds: float, args: argparse.Namespace) -> None:
+    rate = tally.count / seconds
+    left = [(args.cases - tally.count) / rate] if args.cases else []
+    left += [60 * args.minutes - seconds] if args.minutes else []
+    done = f"{tally.count:,} cases, {rate:.0f}/s, {tally.unexpected} unexpected"
+    print(f"\r{done}, {max(0, min(left)):.0f} s left   ", end="", file=sys.stderr, flush=True)
+
+
+def _run_one(case: str, good: Path, room: Path) -> int:
+    from benchmarks.fuzz.cases import prepared
+
+    room.mkdir()
+    outcome = run(case, prepared(case, good, room), room)
+    print(f"{outcome.trace}{outcome.case}: {outcome.what}\n{outcome.verdict} {outcome.fault}")
+    print(f"{outcome.seconds:.2f} s of a processor, {outcome.megabytes:.0f} MB")
+    return 1 if outcome.fault else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
