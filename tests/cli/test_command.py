@@ -97,7 +97,7 @@ def test_another_broken_pipe_is_an_error(capsys):
         (["--size=3,4,5"], "argument --size: '3,4,5' is neither one side nor HEIGHT,WIDTH"),
         (["--size=0"], "argument --size: '0' is neither one side nor HEIGHT,WIDTH"),
         (["--size=100000"], "argument --size: '100000' is neither one side nor HEIGHT,WIDTH"),
-        (["--size="], "argument --size: '' is neither one side nor HEIGHT,WIDTH"),
+        (["--size="], "--size is empty. See --help."),
         (["--count=-1"], "argument --count: '-1' is not a whole number from 1 to 1,000,000."),
         (["--count", "-1"], "argument --count: '-1' is not a whole number from 1 to 1,000,000."),
         (["--count=--"], "argument --count: '--' is not a value."),
