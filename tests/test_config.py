@@ -152,6 +152,10 @@ def test_a_warm_up_longer_than_the_run_is_a_warning(caplog):
     assert "config.warmup_steps=31 is more than config.total_steps=30" in caplog.text
 
 
+def test_a_pattern_may_be_odd():
+    check(with_options(trainable="[[head]"))  # Python warns of it
+
+
 def test_the_defaults_are_allowed():
     check(default_config())
 

@@ -5,6 +5,7 @@ The tables of options (config.py) and of a model's fields (models/fields.py) are
 
 import numbers
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -99,7 +100,8 @@ def _is(kind: type, value: object) -> bool:
 
 def _is_pattern(value: object) -> bool:
     try:
-        return isinstance(value, str) and value != "" and bool(re.compile(value))
+        with warnings.catch_warnings(action="ignore"):  # of what Python may read otherwise one day
+            return isinstance(value, str) and value != "" and bool(re.compile(value))
     except (re.error, RecursionError, OverflowError):
         return False
 

@@ -52,10 +52,8 @@ def field_problems(
 
 
 def _is_dtype(value: Any) -> bool:
-    try:
-        return value is not None and jnp.dtype(value).name in DTYPES
-    except TypeError:
-        return False
+    """A name, as in a recipe, or what jax has for it."""
+    return value in DTYPES if isinstance(value, str) else value in map(jnp.dtype, DTYPES)
 
 
 _size = whole(1, 2**20)
