@@ -1,5 +1,7 @@
 """The class names that ship with the package."""
 
+import os
+
 import pytest
 
 from vit_jax import labels
@@ -36,3 +38,19 @@ def test_label_files_are_read_a_line_a_class(tmp_path):
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="not a text file"):
         labels.read(file, 2)
+
+
+def test_a_label_file_that_is_none_is_one_error(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "fifo")
+    for path, why in ((tmp_path / "fifo", "Not a regular file"), (tmp_path, "Is a directory")):
+        with pytest.raises(ValueError, match=f"cannot be read: {why}"):
+            labels.read(path, 2)
+    with (tmp_path / "huge.txt").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match="longer than the 32 MiB"):
+        labels.read(tmp_path / "huge.txt", 2)
+
+
+def test_label_files_are_utf8_whatever_the_locale(tmp_path, monkeypatch):
+    (tmp_path / "labels.txt").write_bytes("\ufeffkatze\r\n中\n".encode())
+    assert labels.read(tmp_path / "labels.txt", 2) == ["katze", "中"]

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 import vit_jax
-from tests.reference import golden, load_with_card
+from tests.reference import golden, load_with_card, make_card, random_params
 from vit_jax import checkpoint, predict
+from vit_jax.models import VisionTransformer
 
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
 pytestmark = pytest.mark.usefixtures("no_compilation_cache")
@@ -168,3 +169,17 @@ def test_the_photographs_are_what_they_are(shared, capsys):
         assert top5[name] == pytest.approx(probability, abs=1e-3)
         for name, probability in row["top"]:
             assert top5.get(name, 0.0) == pytest.approx(probability, abs=1e-3)
+
+
+def test_a_model_without_a_transformer_has_no_features_per_patch(photos, capsys, tmp_path):
+    fields = {"patches": {"size": (4, 4)}, "transformer": None, "hidden_size": 8}
+    fields["classifier"] = "gap"
+    model = VisionTransformer(num_classes=3, **fields)
+    params = random_params(model, np.zeros((1, 8, 8, 3), np.float32))
+    card = make_card(model=fields, num_classes=3, grid=(2, 2))
+    checkpoint.save(params, tmp_path / "plain.npz", card=card)
+    options = ["photos", "--features=out.npz"]
+    assert run(capsys, "plain.npz", *options)[0] == 0
+    code, _, err = run(capsys, "plain.npz", *options, "--per_patch")
+    assert code == 1
+    assert err == "predict: The model has no transformer, so there are no features per patch.\n"

@@ -57,12 +57,14 @@ def test_the_directory_runs_without_vit_jax(tmp_path, capsys):
     )
     program = f"import sys; sys.argv = sys.argv[1:]; {program}"
     result = subprocess.run(
-        [sys.executable, "-c", program, str(out / "run_model.py"), str(tmp_path / "image.png")],
+        [sys.executable, "-c", program, str(out / "run_model.py"), "\x1b[31m.png", "image.png"],
         capture_output=True,
         text=True,
-        cwd="/",
-        check=True,
+        cwd=tmp_path,
     )
+    assert result.returncode == 3
+    (bad,) = result.stderr.splitlines()
+    assert bad.startswith(r"\x1b[31m.png: [Errno 2] No such file")
     row = vit_jax.load(path).predict(pixels)[0]
     _, probability, *name = result.stdout.splitlines()[0].split()
     assert " ".join(name) == f"class {row.argmax()}"

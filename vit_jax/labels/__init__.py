@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from vit_jax.untrusted import MAX_BYTES, read_file
+
 _TABLES = {1_000: "imagenet_1k.txt", 21_843: "imagenet_21k.txt.gz"}
 
 
@@ -34,9 +36,14 @@ def read(labels: epath.PathLike | Sequence[str], num_classes: int) -> list[str]:
     if isinstance(labels, str | os.PathLike):
         where = str(labels)
         try:
-            labels = epath.Path(labels).expanduser().read_text().splitlines()
+            text = read_file(epath.Path(labels).expanduser(), MAX_BYTES + 1)
+            if len(text) > MAX_BYTES:
+                raise ValueError(f"{where} is longer than the {MAX_BYTES >> 20} MiB that we read.")
+            labels = text.decode("utf-8-sig").splitlines()
         except UnicodeDecodeError as e:
-            raise ValueError(f"{where} is not a text file with one class name per line.") from e
+            raise ValueError(
+                f"{where} is not a text file with one class name per line, in UTF-8."
+            ) from e
         except OSError as e:
             raise ValueError(f"The label file {where} cannot be read: {e.strerror}.") from e
     names = [str(name).strip() for name in labels]
