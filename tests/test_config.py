@@ -11,6 +11,7 @@ from vit_jax.cli import recipe
 from vit_jax.config import OPTIONS, check, default_config
 from vit_jax.models import MODEL_CONFIGS
 from vit_jax.parallel.mesh import STRATEGIES
+from vit_jax.train import train_and_evaluate
 from vit_jax.training.losses import LOSSES
 from vit_jax.training.optim import DECAY_TYPES, OPTIMIZERS
 from vit_jax.training.program import check_recipe
@@ -136,6 +137,12 @@ def test_all_problems_are_named_at_once():
     assert all(f"config.{name}" in str(caught.value) for name in wrong)
 
 
+def test_nothing_is_made_before_the_check(tmp_path):
+    with pytest.raises(ValueError, match=r"config\.base_lr is nan"):
+        train_and_evaluate(with_options(base_lr=NAN), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
 def test_options_that_do_not_go_together_are_named():
     config = with_options(**{"pp.channels": 4, "augment.color_jitter": 0.1})
     with pytest.raises(ValueError, match=r"need config\.pp\.channels=1 or 3, not 4"):
@@ -147,9 +154,10 @@ def test_a_config_that_does_not_start_from_ours_says_what_it_lacks():
         check(ml_collections.ConfigDict({"lr": 0.1}))
 
 
-def test_a_warm_up_longer_than_the_run_is_a_warning(caplog):
-    check_recipe(with_options(warmup_steps=31))
-    assert "config.warmup_steps=31 is more than config.total_steps=30" in caplog.text
+def test_a_warm_up_longer_than_the_run_gets_a_remark():
+    assert check_recipe(with_options(warmup_steps=30)) == []
+    (remark,) = check_recipe(with_options(warmup_steps=31))
+    assert "config.warmup_steps=31 is more than config.total_steps=30" in remark
 
 
 def test_a_pattern_may_be_odd():

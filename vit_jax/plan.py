@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     if args.topology:  # the compiler's library would look for a TPU here, and complain
         jax.config.update("jax_platforms", "cpu")
     config = args.config
-    check_recipe(config)
+    for remark in check_recipe(config):
+        print(f"plan: {remark}", file=sys.stderr)
     num_classes, multi_label = data.count_classes(config)
     image_shape = (*data.preprocessing(config).crop, config.pp.channels)
     program = Program(config, image_shape, num_classes, multi_label)

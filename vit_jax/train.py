@@ -56,10 +56,12 @@ log = logging.getLogger("vit_jax.train")  # also when this file is __main__
 
 def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Params:
     """Trains as `config` says, in `workdir`, and returns the final parameters."""
-    check_recipe(config)
+    remarks = check_recipe(config)
     with open_run(config, workdir) as opened, contextlib.ExitStack() as stack:
         config, directory = opened.config, opened.directory
         compilation_cache.enable(config.compilation_cache)
+        for remark in remarks:
+            log.warning("%s", remark)
 
         train, test, preprocessing = open_data(config)
         image_shape = (*preprocessing.crop, config.pp.channels)
@@ -175,6 +177,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    check_recipe(args.config)
     try:
         hosts.connect(args.coordinator, args.num_processes, args.process_id)
         train_and_evaluate(args.config, args.workdir)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from vit_jax import plan
 from vit_jax.__main__ import COMMANDS
 
 BUNDLED = str(Path(__file__).parents[2] / "checkpoints" / "fashion_mnist_vit.npz")
@@ -67,3 +68,17 @@ def test_what_the_model_cannot_do_is_not_blamed_on_the_image(option, message, ca
 )
 def test_a_plan_refuses_what_a_run_would(arguments, message, capsys):
     assert re.search(message, refusal(capsys, "plan", *arguments))
+
+
+def test_a_run_refuses_wrong_options_before_it_makes_anything(tmp_path, capsys):
+    arguments = [f"--workdir={tmp_path}/run", "--config.best_metric=foo", "--config.accum_steps=-2"]
+    line = refusal(capsys, "train", *arguments)
+    assert "accum_steps is -2 and must be" in line
+    assert "best_metric is 'foo' and must be" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_remarks_on_a_warm_up_longer_than_the_run(capsys):
+    assert plan.main(["--config.total_steps=10", "--config.parallel.strategy=jit"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("plan: config.warmup_steps=25 is more than config.total_steps=10")

@@ -5,7 +5,6 @@ Training and planning build the same program; only training fills it with number
 
 import dataclasses
 import functools
-import logging
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +20,12 @@ from vit_jax.training.optim import make_optimizer
 from vit_jax.training.state import TrainState
 from vit_jax.training.step import Batch, Metrics, make_train_step
 
-log = logging.getLogger(__name__)
-
 AbstractBatch = dict[str, jax.ShapeDtypeStruct]
 
 
-def check_recipe(config: ml_collections.ConfigDict) -> None:
-    """Raises one ValueError with everything that is wrong with the options and the model.
+def check_recipe(config: ml_collections.ConfigDict) -> list[str]:
+    """Raises one ValueError with everything that is wrong with the options and the model, and
+    returns remarks on what is allowed but odd.
 
     It comes first, before anything is opened or made. What it leaves depends on the data, on the
     weights or on the devices.
@@ -35,12 +33,13 @@ def check_recipe(config: ml_collections.ConfigDict) -> None:
     problems = [*option_problems(config), *_model_problems(config)] or _crop_problems(config)
     if problems:
         raise ValueError(f"{'; '.join(problems)}.")
-    if config.warmup_steps > config.total_steps:
-        log.warning(
-            "config.warmup_steps=%d is more than config.total_steps=%d: the learning rate will not "
-            "reach config.base_lr=%g.",
-            *(config.warmup_steps, config.total_steps, config.base_lr),
-        )
+    warmup, total = config.warmup_steps, config.total_steps
+    if warmup <= total:
+        return []
+    return [
+        f"config.warmup_steps={warmup} is more than config.total_steps={total}: the learning rate "
+        "will not reach config.base_lr."
+    ]
 
 
 def _model_problems(config: ml_collections.ConfigDict) -> list[str]:
