@@ -93,11 +93,15 @@ def test_positions_are_rescaled_as_the_reference_does(pretrained, caplog):
     assert "Rescaled the position grid from 4×4 to 6×6 (google)" in caplog.text
 
 
-def test_the_models_own_grid_is_used_and_never_guessed(pretrained):
-    """A 2×8 model has the 16 patches of a 4×4 one; only its grid tells them apart."""
+def test_the_models_own_grid_is_used_and_never_guessed(pretrained, caplog):
+    """A 2×8 model has the 16 patches of a 4×4 one; only its grid tells them apart. A file that does
+    not say which it has is taken for what is asked for, with a warning.
+    """
     path, params = pretrained
     _, init = make(size=(32, 128))
-    loaded = load(path, init, grid=(2, 8))
+    np.testing.assert_array_equal(positions(load(path, init, grid=(2, 8))), positions(params))
+    assert "16 positions for those of a 2×8 grid" in caplog.text
+    loaded = load(path, init, grid=(2, 8), pretrained_grid=(4, 4))
     expected = checkpoint.rescale_grid(positions(params), (4, 4), (2, 8), num_extra_tokens=1)
     np.testing.assert_allclose(positions(loaded), expected, atol=1e-6)
     assert np.abs(positions(loaded) - positions(params)).max() > 1e-3
@@ -108,7 +112,7 @@ def test_nine_hundred_patches_of_a_wide_model_are_twenty_by_forty_five(tmp_path)
     checkpoint.save(params, tmp_path / "square.npz")
     _, init = make(size=(320, 720))
     assert positions(init).shape == positions(params).shape == (1, 901, 10)
-    loaded = load(tmp_path / "square.npz", init, grid=(20, 45))
+    loaded = load(tmp_path / "square.npz", init, grid=(20, 45), pretrained_grid=(30, 30))
     expected = checkpoint.rescale_grid(positions(params), (30, 30), (20, 45), num_extra_tokens=1)
     np.testing.assert_allclose(positions(loaded), expected, atol=1e-6)
 

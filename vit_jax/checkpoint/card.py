@@ -4,7 +4,7 @@ As JSON:
 
     {"format": 1, "model": {…fields of the model…}, "num_classes": 1000, "class_names": […] or null,
      "image_size": [h, w], "grid": [h, w], "channels": 3, "preprocessing": {…} or null,
-     "source": "…", "versions": {…}, "metrics": {…}, "data": {…}}
+     "source": "…", "versions": {…}, "metrics": {…}, "data": {…}, "architecture": "…"}
 """
 
 import dataclasses
@@ -17,15 +17,27 @@ import jax
 
 from vit_jax import models
 from vit_jax.aliases import Json, Size
+from vit_jax.allowed import Allowed, optional, several, switch, text, whole
 from vit_jax.models import kinds
 from vit_jax.models.kinds import Shapes
-from vit_jax.preprocessing import Preprocessing, google_preprocessing, is_size
+from vit_jax.preprocessing import Preprocessing, google_preprocessing
+from vit_jax.untrusted import fields, names, parse_json
 
 FORMAT = 1
-_REQUIRED = (
-    *("model", "num_classes", "class_names", "image_size", "grid", "channels"),
-    *("preprocessing", "source", "versions", "metrics"),
-)
+_size = several(whole(1, 2**15), [2], "[height, width]")
+_REQUIRED: dict[str, Allowed] = {
+    "model": fields,
+    "num_classes": whole(0, 2**24),
+    "class_names": optional(names),
+    "image_size": optional(_size),
+    "grid": optional(_size),
+    "channels": whole(1, 2**10),
+    "preprocessing": optional(fields),
+    "source": text,
+    "versions": fields,
+    "metrics": fields,
+}
+_OPTIONAL: dict[str, Allowed] = {"inferred": switch, "architecture": text, "data": fields}
 _INFERRED = "inferred from the shapes in "  # marks cards older than the field `inferred`
 
 
@@ -45,6 +57,7 @@ class Card:
     changes how it is computed.
 
     `grid` is the (height, width) in patches that it was trained at, None if that is not known.
+    `architecture` is the name of the model in the library that it came from, if that gave it one.
     `inferred` marks a card made from shapes alone, which cannot show everything. `data`, written by
     our own training only, holds the options of `config.DATA_SET` that it was trained with.
     """
@@ -55,6 +68,7 @@ class Card:
     class_names: tuple[str, ...] | None = None
     preprocessing: Preprocessing | None = None
     source: str = ""
+    architecture: str = ""
     inferred: bool = False
     metrics: Json = dataclasses.field(default_factory=dict)
     data: Json = dataclasses.field(default_factory=dict)
@@ -76,6 +90,11 @@ class Card:
             return None
         height, width = kinds.patch_stride(self.model)
         return self.grid[0] * height, self.grid[1] * width
+
+    @property
+    def grid_is_guess(self) -> bool:
+        """Whether nothing but a square number of positions shows the grid."""
+        return self.inferred and self.grid is not None and self.grid[0] == self.grid[1]
 
     @property
     def loss(self) -> str:
@@ -109,63 +128,55 @@ class Card:
             "versions": self.versions,
             "metrics": self.metrics,
         }
+        card |= {"architecture": self.architecture} if self.architecture else {}
         card |= {"inferred": True} if self.inferred else {}
         card |= {"data": self.data} if self.data else {}
         return json.dumps(card, default=_plain)
 
     @classmethod
     def loads(cls, text: str, *, where: str) -> "Card":
-        try:
-            given = json.loads(text)
-        except ValueError as e:
-            raise ValueError(f"{where} is not readable JSON ({e}).") from e
-        return cls.from_json(given, where=where)
+        return cls.from_json(parse_json(text, where=where), where=where)
 
     @classmethod
-    def from_json(cls, given: object, *, where: str = "The card") -> "Card":
+    def from_json(cls, given: Json, *, where: str = "The card") -> "Card":
         """Raises one ValueError with everything that is wrong with it."""
-        if not isinstance(given, Mapping):
-            kind = type(given).__name__
-            raise ValueError(f"{where} is not a card: {kind} instead of a JSON object.")
         if given.get("format") != FORMAT:
             raise ValueError(
                 f"{where} has format {given.get('format')!r}, and this vit_jax reads format "
                 f"{FORMAT}. A newer vit_jax may have written it; upgrade, or convert it there."
             )
-        problems = [f"{key!r} is missing" for key in _REQUIRED if key not in given]
-        num_classes, channels = given.get("num_classes"), given.get("channels", 3)
-        if not isinstance(num_classes, int) or num_classes < 0:
-            problems.append(f"num_classes is {num_classes!r}, not a count")
-        names = given.get("class_names")
-        if names is not None and not isinstance(names, list):
-            problems.append(f"class_names is {names!r}, not a list")
-        elif names is not None and len(names) != num_classes:
-            problems.append(f"there are {len(names)} class names for {num_classes} classes")
-        for key in ("image_size", "grid"):
-            if given.get(key) is not None and not is_size(given[key]):
-                problems.append(f"{key} is {given[key]!r}, not [height, width]")
-        preprocessing = given.get("preprocessing")
-        if preprocessing is not None:
+        problems = [f"{name!r} is missing" for name in _REQUIRED if name not in given]
+        for name, allowed in (_REQUIRED | _OPTIONAL).items():
+            if name in given:
+                problems += allowed.problem(name, given[name])
+        preprocessing, labels = None, given.get("class_names")
+        if isinstance(labels, list) and len(labels) != given.get("num_classes"):
+            problems.append(
+                f"there are {len(labels)} class names for {given.get('num_classes')} classes"
+            )
+        if isinstance(about := given.get("preprocessing"), dict):
             try:
-                preprocessing = Preprocessing.from_json(preprocessing, channels=channels)
+                channels = given.get("channels", 3)
+                preprocessing = Preprocessing.from_json(about, channels=channels)
             except ValueError as e:
                 problems.append(str(e))
         if not problems:
-            source = str(given["source"])
+            described = {k: v for k, v in given["model"].items() if k not in kinds.HOW_COMPUTED}
             try:
                 return cls(
-                    model=models.build_model(given["model"], num_classes),
+                    model=models.build_model(described, given["num_classes"]),
                     grid=tuple(given["grid"]) if given["grid"] is not None else None,
-                    channels=channels,
-                    class_names=tuple(names) if names is not None else None,
+                    channels=given["channels"],
+                    class_names=tuple(labels) if labels is not None else None,
                     preprocessing=preprocessing,
-                    source=source,
-                    inferred=bool(given.get("inferred", source.startswith(_INFERRED))),
+                    source=given["source"],
+                    architecture=given.get("architecture", ""),
+                    inferred=given.get("inferred", given["source"].startswith(_INFERRED)),
                     metrics=given["metrics"],
-                    data=given.get("data") or {},
+                    data=given.get("data", {}),
                     versions=given["versions"],
                 )
-            except (TypeError, ValueError, KeyError) as e:
+            except ValueError as e:
                 problems.append(f"its model cannot be built ({e})")
         raise ValueError(f"{where} is not a valid card: {'; '.join(problems)}.")
 
@@ -180,7 +191,8 @@ def infer_card(shapes: Shapes, *, source: str, image_size: Size | None = None) -
     if found is None:
         return None
     num_classes = shapes["head/kernel"].shape[-1] if "head/kernel" in shapes else 0
-    model = models.build_model(found.fields, num_classes)
+    name = {"model_name": models.guess_model(shapes)}
+    model = models.build_model({**found.fields, **name}, num_classes)
     grid = kinds.grid_at(image_size, model, floor=True) if image_size is not None else found.grid
     card = Card(model, grid, found.channels, source=f"{_INFERRED}{source}", inferred=True)
     if card.image_size is None:

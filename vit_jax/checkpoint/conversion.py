@@ -72,12 +72,7 @@ def save(
     too; or, with a card and `to`, an orbax, timm, hf or lucidrains checkpoint.
     """
     leaves = {name: from_array(leaf) for name, leaf in flatten(params).items()}
-    if to in _WRITERS:
-        _WRITERS[to](leaves, path, card, "The model")
-    elif card is None:
-        raise ValueError(f"A checkpoint can be written to={to!r} only with a card.")
-    else:
-        write(leaves, card, path, to=to)
+    write(leaves, card, path, to=to)
 
 
 def write(

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 Leaves = dict[str, Lazy]
 Places = Mapping[str, Sharding | None]  # None is the default device
+_HEADS = ("head/", "head_dist/")  # the second is a distilled model's
 _AXIS_TABLES = ("pos_embedding_x", "pos_embedding_y", "relative_position_bias/offsets")
 
 
@@ -130,12 +131,12 @@ def fit(
     loaded = dict(leaves)
     _fit_head(loaded, wanted, keep_head)
     if "pre_logits/kernel" not in wanted:
-        _drop(loaded, "pre_logits", "the model has no representation layer")
+        _drop(loaded, ("pre_logits/",), "the model has no representation layer")
     fresh_rows = _fit_position(loaded, wanted, grids)
     _fit_class_token(loaded, wanted)
     _fit_patches(loaded, wanted)
 
-    may_be_fresh = (name for name in wanted if name == "cls" or name.startswith("head/"))
+    may_be_fresh = (name for name in wanted if name == "cls" or name.startswith(_HEADS))
     fresh = tuple(name for name in may_be_fresh if name not in loaded)
     complete: dict[str, Shaped] = {**loaded, **{name: wanted[name] for name in fresh}}
     for name, count in fresh_rows.items():
@@ -145,19 +146,19 @@ def fit(
     return Fitted(loaded, target, where, fresh, fresh_rows)
 
 
-def _drop(loaded: Leaves, module: str, why: str) -> None:
-    if dropped := [name for name in loaded if name.startswith(f"{module}/")]:
+def _drop(loaded: Leaves, modules: tuple[str, ...], why: str) -> None:
+    if dropped := [name for name in loaded if name.startswith(modules)]:
         log.info("Dropped %s: %s.", ", ".join(summarize(dropped)), why)
     for name in dropped:
         del loaded[name]
 
 
 def _fit_head(loaded: Leaves, wanted: Shapes, keep_head: bool) -> None:
-    shapes = {n: tuple(leaf.shape) for n, leaf in wanted.items() if n.startswith("head/")}
+    shapes = {n: tuple(leaf.shape) for n, leaf in wanted.items() if n.startswith(_HEADS)}
     if not shapes:
-        _drop(loaded, "head", "the model has no head")
+        _drop(loaded, _HEADS, "the model has no head")
     elif not keep_head:
-        _drop(loaded, "head", f"a fresh head of {shapes['head/kernel'][-1]} classes instead")
+        _drop(loaded, _HEADS, f"a fresh head of {shapes['head/kernel'][-1]} classes instead")
     elif (found := {n: tuple(loaded[n].shape) for n in shapes if n in loaded}) != shapes:
         raise ValueError(
             f"The head cannot be kept: the checkpoint has {_shapes(found)} and the model "
@@ -215,9 +216,15 @@ def _rescaled(table: Lazy, num_leading: int, num_new: int, grids: Grids) -> Lazy
 
 
 def _known_grid(num_patches: int, known: Size | None) -> Size:
-    """A square grid if there is one, else the caller's own grid if it fits, else an error."""
-    grid = square(num_patches) or known
-    if grid is None or math.prod(grid) != num_patches:
+    """The other grid if it has as many patches, else a square one, else an error.
+
+    36 positions may be of a 4×9 grid or of a 6×6 one; of a model for 4×9, they are taken as such.
+    """
+    if known and math.prod(known) == num_patches:
+        if square(num_patches) not in (None, known):
+            log.warning("Took the %d positions for those of a %d×%d grid.", num_patches, *known)
+        return known
+    if (grid := square(num_patches)) is None:
         raise ValueError(
             f"The checkpoint or model has {num_patches} positions, which is not a square grid. "
             "Give the grids: grid=(height, width) of the model, pretrained_grid= of the checkpoint."

@@ -1,11 +1,12 @@
 """The format of the checkpoint at a path: of a file by its content, of a folder by its files."""
 
-import json
+import contextlib
 import zipfile
 
 from etils import epath
 
 from vit_jax.checkpoint import orbax_directory, tensors
+from vit_jax.untrusted import read_file, read_json
 
 FILE = "params.npz"  # in a directory that `OfficialCheckpointer` saved
 NPZ, ORBAX, RUN, SAFETENSORS = "npz", "orbax", "run", "safetensors"
@@ -40,8 +41,7 @@ def _recognise_folder(path: epath.Path) -> tuple[str, epath.Path]:
 
 
 def _recognise_file(path: epath.Path) -> tuple[str, epath.Path]:
-    with path.open("rb") as file:
-        start = file.read(16)
+    start = read_file(path, 16)
     if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         _refuse_torch(path)
         return NPZ, path
@@ -63,14 +63,13 @@ def _refuse_torch(path: epath.Path) -> None:
     try:
         with path.open("rb") as raw, zipfile.ZipFile(raw) as file:
             names = file.namelist()
-    except zipfile.BadZipFile:
-        return  # cut short; the .npz reader says so
+    except Exception:
+        return  # damaged; the .npz reader says how
     if any(name.endswith("data.pkl") for name in names):
         raise ValueError(f"{path} is a torch checkpoint, which is a pickle. {_REFUSED}")
 
 
 def _is_index(path: epath.Path) -> bool:
-    try:
-        return "weight_map" in json.loads(path.read_text())
-    except ValueError:
-        return False
+    with contextlib.suppress(ValueError):
+        return "weight_map" in read_json(path)
+    return False

@@ -8,7 +8,8 @@ that it holds.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -19,8 +20,13 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from vit_jax.checkpoint.names import summarize
+from vit_jax.models.fields import MAX_LAYERS
 
 Index = tuple[slice, ...]  # a part of an array; () is all of it
+
+_MAX_SIDE = 2**31
+# Trained weights shrink two or three times, fresh zeros without end; small models may be all zeros.
+_MAX_COMPRESSION, _SMALL = 16, 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +37,14 @@ class Lazy:
     dtype: np.dtype
     load: Callable[[Index], np.ndarray]
     row: "tuple[Lazy, int] | None" = None
+
+    def __post_init__(self):
+        if not all(0 <= side < _MAX_SIDE for side in self.shape):
+            raise ValueError(f"no array has the shape {self.shape}")
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self, index: Index = ()) -> np.ndarray:
         return self.load(index)
@@ -63,8 +77,19 @@ def concatenated(parts: Sequence[Lazy], axis: int) -> Lazy:
     return Lazy(tuple(shape), parts[0].dtype, load)
 
 
+def check_claims(arrays: Iterable[Lazy], stored: int) -> None:
+    """Raises if arrays are said to be far larger than the bytes stored for them could hold."""
+    if (claimed := sum(array.nbytes for array in arrays)) > _MAX_COMPRESSION * stored + _SMALL:
+        raise ValueError(
+            f"{stored:,} bytes are said to hold arrays of {claimed:,} bytes, and no weights can be "
+            "compressed so well"
+        )
+
+
 def unstacked(array: Lazy) -> list[Lazy]:
-    """The rows along the first axis."""
+    """The rows along the first axis, one for each block."""
+    if not array.shape or array.shape[0] > MAX_LAYERS:
+        raise ValueError(f"{array.shape} is no stack of at most {MAX_LAYERS:,} blocks")
 
     def row(i: int) -> Lazy:
         def load(index: Index) -> np.ndarray:

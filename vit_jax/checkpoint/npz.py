@@ -6,6 +6,8 @@ compared with a model before any weight is read.
 
 import contextlib
 import functools
+import io
+import os
 import struct
 import zipfile
 import zlib
@@ -19,7 +21,8 @@ from jax.typing import ArrayLike
 from numpy.lib import format as npy
 
 from vit_jax.atomic import is_remote, replacing
-from vit_jax.checkpoint.lazy import Index, Lazy
+from vit_jax.checkpoint.lazy import Index, Lazy, check_claims
+from vit_jax.untrusted import MAX_BYTES
 
 # The card is the zip file's comment, which np.load ignores: a member would be one more "array" of
 # bytes in dict(np.load(…)) and break the reference's loader. A comment holds 65,535 bytes; a longer
@@ -30,13 +33,18 @@ _MAX_COMMENT = 65_535
 # NumPy has no bfloat16: such arrays are stored as two raw bytes per number.
 _BFLOAT16 = np.dtype("V2")
 
-
-# What a damaged file raises.
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError)
+_MAX_MEMBERS = 10_000
+_MAX_HEADER = 4096  # bytes before an array's data; 128 is usual
+_READ_HEADER = {
+    (1, 0): npy.read_array_header_1_0,
+    **dict.fromkeys([(2, 0), (3, 0)], npy.read_array_header_2_0),
+}
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes
 
 
 class _Member(NamedTuple):
     info: zipfile.ZipInfo
+    start: int  # where its bytes are in the file
     shape: tuple[int, ...]
     order: Literal["C", "F"]
     dtype: np.dtype
@@ -48,54 +56,66 @@ class Archive:
 
     def __init__(self, file: zipfile.ZipFile, raw: IO[bytes], path: epath.Path):
         self._file, self._raw, self._path = file, raw, path
-        infos = {i.filename.removesuffix(".npy"): i for i in file.infolist()}
-        self._members = {
-            name: self._member(name, info)
-            for name, info in infos.items()
-            if info.filename.endswith(".npy")
-        }
+        self._members: dict[str, _Member] = {}
+        self.arrays: dict[str, Lazy] = {}
+        infos, end = file.infolist(), 0
+        if len(infos) > _MAX_MEMBERS:
+            raise ValueError(
+                f"{path} holds {len(infos):,} arrays, and no checkpoint has more than "
+                f"{_MAX_MEMBERS:,}."
+            )
+        for info in sorted(infos, key=lambda info: info.header_offset):
+            with self._explained(info.filename):
+                start = self._start(info)
+                self._refuse_unlisted(end, info.header_offset)
+                end = start + info.compress_size
+                if info.filename.endswith(".npy"):
+                    self._add(info, start)
         if not self._members:
             raise ValueError(
                 f"{path} is a zip file without any arrays in it, not an .npz checkpoint."
             )
-        self.arrays: dict[str, Lazy] = {}
-        for name, member in self._members.items():
-            dtype = np.dtype(ml_dtypes.bfloat16) if member.dtype == _BFLOAT16 else member.dtype
-            self.arrays[name] = Lazy(member.shape, dtype, functools.partial(self.read, name))
+        with _explained(path, "it"):
+            self._refuse_unlisted(end, file.start_dir)
+            raw.seek(-22 - len(file.comment), os.SEEK_END)
+            if raw.read(4) != b"PK\5\6":
+                raise zipfile.BadZipFile("more bytes follow its end")
+            check_claims(self.arrays.values(), raw.tell() + 18 + len(file.comment))
 
     @property
-    def card(self) -> str | None:
+    def card(self) -> str | bytes | None:
         """The JSON text that `write_archive` was given as the card, or None."""
         if CARD_MEMBER in self._file.namelist():
-            with self._explained(CARD_MEMBER):
-                return self._file.read(CARD_MEMBER).decode()
+            with self._explained(CARD_MEMBER), self._file.open(CARD_MEMBER) as stream:
+                return stream.read(MAX_BYTES + 1)
         comment = self._file.comment
-        return comment.decode(errors="replace") if comment.startswith(b"{") else None
+        return comment if b'"num_classes"' in comment or comment.startswith(b"{") else None
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:
         """One array, whose checksum is verified; or a part of it, which has no checksum.
 
         In a local file, if the array is not compressed, only that part is read.
         """
-        info, shape, order, dtype, header_length = self._members[name]
+        info, start, shape, order, dtype, header_length = self._members[name]
         stored = info.compress_type == zipfile.ZIP_STORED
         with self._explained(name):
             if index and stored and not is_remote(self._path):
-                start = self._start(info) + header_length
+                start += header_length
                 array = np.array(np.memmap(self._path, dtype, "r", start, shape, order)[index])
             elif index:
                 return self.read(name)[index]
             elif stored:
-                array = self._bytes(info)[header_length:].view(dtype).reshape(shape, order=order)
+                array = self._bytes(info, start)[header_length:].view(dtype)
+                array = array.reshape(shape, order=order)
             else:
                 with self._file.open(info) as stream:
                     array = npy.read_array(stream, allow_pickle=False)
                     stream.read(1)  # reaches the end, where zipfile compares the checksum
         return array.view(ml_dtypes.bfloat16) if array.dtype == _BFLOAT16 else array
 
-    def _bytes(self, info: zipfile.ZipInfo) -> np.ndarray:
+    def _bytes(self, info: zipfile.ZipInfo, start: int) -> np.ndarray:
         """Straight into the array's own memory: half the time of zipfile's many small copies."""
-        self._raw.seek(self._start(info))
+        self._raw.seek(start)
         stored = np.empty(info.file_size, np.uint8)
         num_read = self._raw.readinto(stored.data)  # pyright: ignore[reportAttributeAccessIssue] IO lacks it
         if num_read != info.file_size or zlib.crc32(stored.data) != info.CRC:
@@ -105,31 +125,58 @@ class Archive:
     def _start(self, info: zipfile.ZipInfo) -> int:
         """Where a member's bytes begin: after its own header, whose length varies."""
         self._raw.seek(info.header_offset)
-        name_length, extra_length = struct.unpack("<HH", self._raw.read(30)[26:30])
+        header = self._raw.read(30)
+        name_length, extra_length = struct.unpack("<HH", header[26:30])
+        name = self._raw.read(name_length).decode("utf-8" if info.flag_bits & 0x800 else "cp437")
+        if header[:4] != b"PK\3\4" or name != info.orig_filename:
+            raise zipfile.BadZipFile("the directory of the file says it is where it is not")
         return info.header_offset + 30 + name_length + extra_length
 
-    def _member(self, name: str, info: zipfile.ZipInfo) -> _Member:
-        with self._explained(name), self._file.open(info) as stream:
-            version = npy.read_magic(stream)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, is_fortran, dtype = read(stream)
-            length = stream.tell()
+    def _refuse_unlisted(self, end: int, following: int) -> None:
+        """Between the end of a member and what follows there may be padding, but no member."""
+        self._raw.seek(end)
+        if following < end or (following > end and self._raw.read(4) == b"PK\3\4"):
+            raise zipfile.BadZipFile("the directory of the file does not list all that is in it")
+
+    def _add(self, info: zipfile.ZipInfo, start: int) -> None:
+        name = info.filename.removesuffix(".npy")
+        if name in self._members:
+            raise zipfile.BadZipFile("there are two of that name")
+        if info.compress_type not in _METHODS:
+            raise zipfile.BadZipFile(f"its method of compression is number {info.compress_type}")
+        with self._file.open(info) as stream:
+            head = io.BytesIO(stream.read(_MAX_HEADER))
+        shape, is_fortran, dtype = _READ_HEADER[npy.read_magic(head)](head)
         if dtype.hasobject:
             raise ValueError(
                 f"{self._path} holds pickled Python objects in {name!r}. Unpickling can run any "
                 "code, so it is refused; save the file again with plain numeric arrays."
             )
-        return _Member(info, shape, "F" if is_fortran else "C", dtype, length)
+        known = np.dtype(ml_dtypes.bfloat16) if dtype == _BFLOAT16 else dtype
+        lazy = Lazy(shape, known, functools.partial(self.read, name))
+        sizes = {head.tell() + lazy.nbytes, info.file_size}
+        if info.compress_type == zipfile.ZIP_STORED:
+            sizes.add(info.compress_size)
+        if dtype.subdtype or len(sizes) > 1:
+            raise zipfile.BadZipFile(f"it has not the bytes of {dtype} {shape}")
+        order = "F" if is_fortran else "C"
+        self._members[name] = _Member(info, start, shape, order, dtype, head.tell())
+        self.arrays[name] = lazy
 
-    @contextlib.contextmanager
-    def _explained(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except _DAMAGE as e:
-            raise ValueError(
-                f"{self._path} is damaged: its array {name!r} cannot be read ({e}). Download or "
-                "copy the file again."
-            ) from e
+    def _explained(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return _explained(self._path, f"its array {name!r}")
+
+
+@contextlib.contextmanager
+def _explained(path: epath.Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as e:  # zipfile, zlib and NumPy raise a dozen kinds of it
+        if isinstance(e, ValueError | OSError) and str(path) in str(e):
+            raise
+        raise ValueError(
+            f"{path} is damaged: {what} cannot be read ({e}). Download or copy the file again."
+        ) from e
 
 
 @contextlib.contextmanager
@@ -141,7 +188,7 @@ def open_archive(path: epath.PathLike) -> Iterator[Archive]:
     with path.open("rb") as raw:
         try:
             file = zipfile.ZipFile(raw)
-        except zipfile.BadZipFile as e:
+        except Exception as e:
             size = path.stat().length
             raise ValueError(
                 f"{path} ({size:,} bytes) is not a readable .npz checkpoint: "

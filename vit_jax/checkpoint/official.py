@@ -5,7 +5,6 @@ tree. `docs/decisions/0002-one-tree-of-names.md` describes the generations and w
 them all.
 """
 
-import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,12 +13,20 @@ import numpy as np
 from etils import epath
 
 from vit_jax.checkpoint.card import Card
-from vit_jax.checkpoint.lazy import Lazy, read_ahead, remembered, unstacked
+from vit_jax.checkpoint.lazy import (
+    Lazy,
+    concatenated,
+    from_array,
+    read_ahead,
+    remembered,
+    unstacked,
+)
 from vit_jax.checkpoint.names import summarize
 from vit_jax.checkpoint.npz import Archive, write_archive
 from vit_jax.checkpoint.plan import Mapped, Plan
 from vit_jax.models.kinds import Shapes, square
 from vit_jax.models.layers import ATTENTION
+from vit_jax.untrusted import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +64,7 @@ def _lacks_class_row(names: Mapping[str, str], shapes: Shapes) -> bool:
     table at the root. Other prefixed files have either; a square number of rows decides.
     """
     for table, path in names.items():
-        if path in _POSITIONS:
+        if path in _POSITIONS and len(shapes[table].shape) > 1:
             is_square = square(shapes[table].shape[-2]) is not None
             has_prefix = path != table
             return path == "pos_embedding" or (is_square and (has_prefix or path != POSITION))
@@ -95,14 +102,16 @@ def _mapped(
 
 def _position(name: str, array: Lazy, add_row: bool) -> Mapped:
     """Position rows as (1, n, d), with zeros for a class token that has none."""
+    if len(array.shape) < 2:
+        raise ValueError(f"{name} has the shape {array.shape}, and a table of positions two axes")
     rows, width = array.shape[-2:]
     table = array.map(lambda x: x.reshape(1, rows, width))
     if not add_row:
         return Mapped((name,), POSITION, "same" if name == POSITION else "renamed", table)
     how = f"the class token has no position row of its own; {rows} rows became {rows + 1}"
     log.info("%s: %s.", POSITION, how)
-    with_row = table.map(lambda x: np.pad(x, ((0, 0), (1, 0), (0, 0))))
-    return Mapped((name,), POSITION, how, with_row)
+    row = from_array(np.zeros((1, 1, width), table.dtype))
+    return Mapped((name,), POSITION, how, concatenated([row, table], axis=1))
 
 
 def _renamed(path: str, modules: Mapping[str, str]) -> str:
@@ -130,10 +139,8 @@ def write(leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, w
 
 def read_card(archive: Archive) -> Card | None:
     """The card that the file was written with, if any."""
-    try:
-        given = json.loads(archive.card or "null")
-    except ValueError:
-        return None  # some other program's comment
-    if not isinstance(given, dict) or "format" not in given:
+    if archive.card is None:
         return None
-    return Card.from_json(given, where="The card of the .npz")
+    given = parse_json(archive.card, where="The card in it")
+    ours = "format" in given  # else it is some other program's comment
+    return Card.from_json(given, where="The card in it") if ours else None

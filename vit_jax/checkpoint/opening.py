@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from etils import epath
 
 from vit_jax.aliases import Params, Size
@@ -45,6 +46,7 @@ class Checkpoint:
     format: str
     card: Card | None
     plan: Plan
+    grid_given: bool = False  # by the caller's image size, for a card that has to guess it
 
     @functools.cached_property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -77,10 +79,12 @@ class Checkpoint:
 
         The head is fresh unless `keep_head`. `grid` is the (height, width) in patches that the
         model runs at, `pretrained_grid` the one it was trained at, for a card that does not say. A
-        grid that nothing specifies is assumed to be square. Nothing is read yet.
+        grid that nothing specifies is the model's if it has as many patches, else a square one.
+        Nothing is read yet.
         """
-        if pretrained_grid is None and self.card is not None and not self.card.inferred:
-            pretrained_grid = self.card.grid
+        if pretrained_grid is None and self.card is not None:
+            is_guess = self.card.grid_is_guess and not self.grid_given
+            pretrained_grid = None if is_guess else self.card.grid
         grids = Grids(grid, pretrained_grid, convention or self.grid_convention)
         leaves, where = self.plan.leaves, self.path
         return fit(leaves, abstract_params, keep_head=keep_head, grids=grids, where=where)
@@ -102,20 +106,46 @@ def open(
 
     `num_heads` and `image_size` (height, width) are for files that do not say.
     """
-    kind, where = formats.recognise(fetched(path))
+    local = fetched(path)
     with contextlib.ExitStack() as stack:
-        if kind == formats.SAFETENSORS:
-            plan, card, kind = stack.enter_context(foreign.open_plan(where, num_heads=num_heads))
-        elif kind == formats.RUN:
-            plan, card = orbax_directory.open_step(where)
-        elif kind == formats.ORBAX:
-            plan, card = orbax_directory.open_directory(where)
-        else:
-            archive = stack.enter_context(open_archive(where))
-            plan, card = official.read_plan(archive), official.read_card(archive)
-        if card is None:
-            card = infer_card(plan.leaves, source=where.name, image_size=image_size)
-        yield Checkpoint(str(path), kind, card, plan)
+        with _explained(str(path)):
+            kind, where = formats.recognise(local)
+            if kind == formats.SAFETENSORS:
+                opened = foreign.open_plan(where, num_heads=num_heads)
+                plan, card, kind = stack.enter_context(opened)
+            elif kind == formats.RUN:
+                plan, card = orbax_directory.open_step(where)
+            elif kind == formats.ORBAX:
+                plan, card = orbax_directory.open_directory(where)
+            else:
+                archive = stack.enter_context(open_archive(where))
+                plan, card = official.read_plan(archive), official.read_card(archive)
+            for mapped in plan.mapped:
+                if mapped.array.dtype.kind not in "fiub" and mapped.array.dtype != jnp.bfloat16:
+                    raise ValueError(f"{mapped.sources} are {mapped.array.dtype}, not numbers")
+            if card is None:
+                card = infer_card(plan.leaves, source=where.name, image_size=image_size)
+            encoder = getattr(card and card.model, "transformer", None)
+            if encoder and num_heads not in (None, own := encoder["num_heads"]):
+                raise ValueError(f"{path} has {own} heads, not the {num_heads} that were given.")
+        yield Checkpoint(str(path), kind, card, plan, grid_given=image_size is not None)
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Whatever is wrong with a stranger's file, opening it ends in an OSError or a ValueError that
+    names it.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except ValueError as e:
+        if path in str(e):
+            raise
+        raise ValueError(f"{path} cannot be read: {str(e).removesuffix('.')}.") from e
+    except Exception as e:
+        raise ValueError(f"{path} cannot be read ({type(e).__name__}: {e}).") from e
 
 
 def fetched(path: epath.PathLike) -> epath.Path:

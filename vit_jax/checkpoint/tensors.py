@@ -15,8 +15,11 @@ from etils import epath
 from safetensors import SafetensorError, safe_open
 
 from vit_jax.aliases import Json
+from vit_jax.allowed import text
 from vit_jax.atomic import replacing
 from vit_jax.checkpoint.lazy import Index, Lazy, read_ahead
+from vit_jax.checkpoint.names import summarize
+from vit_jax.untrusted import fields, known_fields, read_json
 
 INDEX = "model.safetensors.index.json"
 _NUMBERS = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U8")
@@ -34,7 +37,7 @@ class Reader:
     """The arrays of one file, and the text that its header may have."""
 
     def __init__(self, path: Path):
-        self._path, self._num_read = path, 0
+        self._path, self._num_read, self.name = path, 0, path.name
         self._file: safe_open | None = None
         file = self._open()
         self.metadata = file.metadata() or {}
@@ -78,8 +81,7 @@ class Reader:
 def find_files(folder: epath.Path) -> list[Path]:
     """The weight files of a folder: those its index names, or its one .safetensors file."""
     if (folder / INDEX).exists():
-        index = json.loads((folder / INDEX).read_text())
-        names = sorted(set(index.get("weight_map", {}).values()))
+        names = sorted(set(_weight_map(folder).values()))
         for name in names:
             if Path(name).name != name or not name.endswith(".safetensors"):
                 raise ValueError(
@@ -100,6 +102,28 @@ def find_files(folder: epath.Path) -> list[Path]:
             f"together: {', '.join(path.name for path in files)}. Give the path of one of them."
         )
     return [Path(path) for path in preferred or files]
+
+
+def _weight_map(folder: epath.Path) -> dict[str, str]:
+    """The file of each array, as an index says it."""
+    where = str(folder / INDEX)
+    about = known_fields(read_json(where), {"weight_map": fields}, where=where)
+    files = about.get("weight_map", {})
+    return known_fields(files, dict.fromkeys(files, text), where=where)
+
+
+def open_files(folder: epath.Path) -> list[Reader]:
+    """The files of a folder, each of which has the arrays that its index says, and no others."""
+    readers = [Reader(file) for file in find_files(folder)]
+    if (folder / INDEX).exists():
+        expected = {(name, file) for name, file in _weight_map(folder).items()}
+        found = {(name, reader.name) for reader in readers for name in reader.arrays}
+        if differing := summarize(sorted(name for name, _ in expected ^ found)):
+            raise ValueError(
+                f"{folder} is not what its {INDEX} says: {', '.join(differing[:6])} "
+                f"{'is' if len(differing) == 1 else 'are'} in another file, or in none."
+            )
+    return readers
 
 
 def write(path: epath.PathLike, arrays: Mapping[str, Lazy], metadata: Mapping[str, str]) -> None:

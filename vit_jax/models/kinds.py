@@ -3,6 +3,7 @@
 Code that must treat kinds differently asks this table; adding a kind is adding a row.
 """
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -143,11 +144,16 @@ def parameter_shapes(
     Traces one block and repeats it, so a deep model costs as little as a shallow one.
     """
     kind, size = find_kind(model), image_size or patch_stride(model)
+    if by_pairs := getattr(model, "position", None) in ("sincos2d", "relative"):
+        size = patch_stride(model)  # tracing would make a table, of all pairs of patches even
     image = jax.ShapeDtypeStruct((1, *size, channels), jnp.float32)
     short = kind.with_layers(model, 1)
     variables = jax.eval_shape(lambda x: short.init(jax.random.key(0), x, train=False), image)
     shapes: dict[str, jax.ShapeDtypeStruct] = {}
     for name, leaf in flatten(variables["params"]).items():
+        if by_pairs and name.endswith("/offsets") and image_size is not None:
+            sides = (2 * side - 1 for side in grid_at(image_size, model))
+            leaf = jax.ShapeDtypeStruct((*sides, leaf.shape[-1]), leaf.dtype)
         repeats = kind.num_layers(model) if name.startswith(f"{kind.block}_0/") else 1
         for i in range(repeats):
             shapes[name.replace(f"{kind.block}_0/", f"{kind.block}_{i}/")] = leaf
@@ -166,7 +172,8 @@ def recognise(shapes: Shapes) -> Found | None:
     that are not learned (none), the GELU and the epsilon (Google's).
     """
     found = (kind.from_shapes(shapes) for kind in KINDS)
-    return next((one for one in found if one is not None), None)
+    with contextlib.suppress(IndexError, ValueError):  # an array may have too few axes
+        return next((one for one in found if one is not None), None)
 
 
 def square(num_patches: int) -> Size | None:
@@ -228,7 +235,7 @@ def _vit_from_shapes(shapes: Shapes) -> Found | None:
     }
     if (root := shapes.get("conv_root/kernel")) is not None:
         stages: list[int] = []
-        while units := _units(shapes, len(stages) + 1):
+        while len(stages) < 9 and (units := _units(shapes, len(stages) + 1)):  # 8 at most
             stages.append(units)
         channels, root_width = root.shape[2:]
         factor = root_width / 64

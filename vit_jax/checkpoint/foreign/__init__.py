@@ -22,10 +22,11 @@ from vit_jax.checkpoint.foreign.rules import Dims, Source
 from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.names import summarize
 from vit_jax.checkpoint.plan import Mapped, Plan
-from vit_jax.checkpoint.tensors import Reader, find_files
+from vit_jax.checkpoint.tensors import Reader, open_files
 from vit_jax.checkpoint.tensors import write as write_tensors
 from vit_jax.models import VisionTransformer
 from vit_jax.models.kinds import encoder_fields
+from vit_jax.untrusted import read_json
 
 LAYOUTS: dict[str, WritableLayout] = {"timm": timm, "hf": huggingface, "lucidrains": lucidrains}
 _READABLE: dict[str, Layout] = {**LAYOUTS, "timm_mixer": timm_mixer}
@@ -41,7 +42,7 @@ def open_plan(
     A single file may have its configuration beside it: config.json, or a .json of the same name
     (a config.json, or {"kwargs": …} with the constructor's arguments).
     """
-    readers = [Reader(file) for file in (find_files(path) if path.is_dir() else [Path(path)])]
+    readers = open_files(path) if path.is_dir() else [Reader(Path(path))]
     arrays = {name: array for reader in readers for name, array in reader.arrays.items()}
     found = {name: layout.source_names(arrays) for name, layout in _READABLE.items()}
     name = next((name for name, names in found.items() if names is not None), None)
@@ -51,12 +52,14 @@ def open_plan(
             f"{path} has none of the layouts we know ({', '.join(LAYOUTS)}): it holds {known} …"
         )
     source = Source(str(path), found[name] or {}, arrays)
-    card = None
+    card, config = None, _read_config(path)
     for reader in readers:
         if text := reader.metadata.get(CARD_KEY):  # we wrote it: it knows what no layout shows
             card = Card.loads(text, where=f"The card in {path}")
-            num_heads = num_heads or _dims(card).num_heads
-    reading = _READABLE[name].describe(source, _read_config(path), num_heads)
+            if num_heads not in (None, own := _dims(card).num_heads):
+                raise ValueError(f"{path} has {own} heads, not the {num_heads} that were given.")
+            num_heads = own
+    reading = _READABLE[name].describe(source, config, num_heads)
     card = card or reading.card
     try:
         yield _read_plan(source, reading, card), card, name
@@ -69,20 +72,11 @@ def _read_config(path: epath.Path) -> Json:
     folder = path if path.is_dir() else path.parent
     beside = [] if path.is_dir() else [path.with_suffix(".json")]
     candidates = [*beside, folder / "config.json"]
-    config = next((_read_json(file) for file in candidates if file.exists()), {})
+    config = next((read_json(file) for file in candidates if file.exists()), {})
+    config.pop("preprocessor", None)  # it is a file of its own
     if (file := folder / "preprocessor_config.json").exists():
-        config["preprocessor"] = _read_json(file)
+        config["preprocessor"] = read_json(file)
     return config
-
-
-def _read_json(path: epath.Path) -> Json:
-    try:
-        found = json.loads(path.read_text())
-    except ValueError as e:
-        raise ValueError(f"{path} is not readable JSON ({e}).") from e
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold a JSON object, not a {type(found).__name__}.")
-    return found
 
 
 def _read_plan(source: Source, reading: Reading, card: Card) -> Plan:

@@ -1,22 +1,27 @@
 """What a layout does, what it finds out about a file, and what it decides about one to write."""
 
-import contextlib
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from vit_jax.aliases import Json, Size
+from vit_jax.allowed import either, number, several, whole
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
 from vit_jax.checkpoint.foreign.rules import Dims, Rule, Source
 from vit_jax.checkpoint.foreign.tokens import Token
 from vit_jax.checkpoint.lazy import Lazy
 from vit_jax.checkpoint.plan import Mapped
-from vit_jax.models import VisionTransformer, kinds
+from vit_jax.models import Model, VisionTransformer, kinds
 
 # Widths whose heads are not 64 wide (ViT-H, g, G, So400m, giant-opt).
 _HEADS = {1280: 16, 1408: 16, 1664: 16, 1152: 16, 1536: 16}
+# What the JSON files of all layouts have: sides in pixels, and one value for each channel.
+side = whole(1, 2**15)
+side_or_pair = either(side, several(side, [2], "[height, width]"))
+means = several(number(), range(1, 2**10), "a list of numbers")
+deviations = several(number(above=0), range(1, 2**10), "a list of numbers above 0")
 # The weights whose shapes show the size of a model.
 _NEEDED = re.compile(
     r"(embedding|stem|(Transformer/encoderblock|MixerBlock)_0/.*(query|Dense_0))/kernel"
@@ -78,10 +83,7 @@ def recognise(
     present = [rule for rule in body if rule.theirs in source]
     mapped = rules.read(source, present, Dims(num_heads, patch)).mapped
     shapes = {item.target: item.array for item in mapped}
-    found = None
-    with contextlib.suppress(ValueError, IndexError):  # an array may have too few axes
-        found = kinds.recognise(shapes)
-    if found is None:
+    if (found := kinds.recognise(shapes)) is None:
         needed = [rule.theirs for rule in body if _NEEDED.fullmatch(rule.ours[0])]
         shown = ", ".join(f"{name} {source.shape(name)}" for name in needed)
         raise ValueError(f"{source.where} cannot become one of our models: it has {shown}.")
@@ -93,10 +95,13 @@ def _resolve_heads(known: Sequence[int | None], width: int, where: str) -> tuple
     """The number of heads, which no weight shows: given by the caller, found in the file's own
     configuration, or (with a note) assumed to be the published one for that width.
     """
-    for num_heads in filter(None, known):
-        if width % num_heads:
+    said = [num_heads for num_heads in known if num_heads is not None]
+    if len(set(said)) > 1:
+        raise ValueError(f"{where} has {said[1]} heads, not the {said[0]} that were given.")
+    for num_heads in said:
+        if num_heads < 1 or width % num_heads:
             raise ValueError(f"{where}: {num_heads} heads do not divide a width of {width}.")
-        return int(num_heads), []
+        return num_heads, []
     num_heads = _HEADS.get(width) or (width // 64 if width % 64 == 0 else None)
     if not num_heads:
         raise ValueError(
@@ -105,6 +110,11 @@ def _resolve_heads(known: Sequence[int | None], width: int, where: str) -> tuple
             "beside it."
         )
     return num_heads, [f"note: {num_heads} heads, as published models of width {width} have"]
+
+
+def build(fields: kinds.Fields) -> Model:
+    rest = {name: value for name, value in fields.items() if name != "num_classes"}
+    return kinds.build_model(rest, fields["num_classes"])
 
 
 def find_grid(

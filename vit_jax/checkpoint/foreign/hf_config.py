@@ -1,16 +1,48 @@
 """The JSON files of a Hugging Face folder: config.json and preprocessor_config.json."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from vit_jax.aliases import Json, Size
+from vit_jax.allowed import Allowed, either, number, switch, whole
 from vit_jax.checkpoint.card import Card
+from vit_jax.checkpoint.foreign.description import deviations, means, side
 from vit_jax.models import VisionTransformer
 from vit_jax.models.kinds import encoder_fields
 from vit_jax.preprocessing import Preprocessing
 
+log = logging.getLogger(__name__)
+
 GELUS = {
     **dict.fromkeys(("gelu", "gelu_python"), "erf"),
     **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate"), "tanh"),
+}
+LABELS = Allowed(
+    "names by number",
+    lambda v: (
+        isinstance(v, dict)
+        and all(k.isdecimal() and len(k) < 9 and isinstance(name, str) for k, name in v.items())
+    ),
+)
+_size_by_name = Allowed(
+    "an object with height and width, or a shortest_edge",
+    lambda v: (
+        isinstance(v, dict)
+        and all(map(side.holds, v.values()))
+        and ("shortest_edge" in v or {"height", "width"} <= v.keys())
+    ),
+)
+PREPROCESSOR = {
+    "do_resize": switch,
+    "size": either(side, _size_by_name),
+    "do_center_crop": switch,
+    "crop_size": either(side, _size_by_name),
+    "resample": whole(0, 5),
+    "do_rescale": switch,
+    "rescale_factor": number(above=0, most=1),
+    "do_normalize": switch,
+    "image_mean": means,
+    "image_std": deviations,
 }
 _RESAMPLE = {2: "bilinear_antialias", 3: "bicubic"}  # PIL's numbers; PIL always antialiases
 
@@ -24,27 +56,39 @@ def read_labels(id2label: Mapping[str, str] | None, num_classes: int) -> tuple[s
 
 
 def read_preprocessing(about: Json, size: Size, channels: int) -> Preprocessing:
-    """Without a preprocessor_config.json: resized to the size, values in [-1, 1], as for ViT."""
-    crop = _size(about.get("crop_size"), size) if about.get("do_center_crop") else size
+    """From the fields of `PREPROCESSOR`; the crop need not be the `size` that the model was trained
+    at. Without the file: resized to the size, values in [-1, 1], as for ViT.
+    """
+    resize = _size(about.get("size")) if about.get("do_resize", True) else None
+    crop = size if isinstance(resize, int) else resize or size  # unless it is cropped
+    if about.get("do_center_crop"):
+        crop = _size(about.get("crop_size")) or size
+        crop = (crop, crop) if isinstance(crop, int) else crop
+    kind = about.get("resample", 2)
+    if kind not in _RESAMPLE:
+        log.warning("The preprocessor resizes by PIL's method %d; bicubic is used instead.", kind)
+    mean = about.get("image_mean") or [0.5] * channels
+    std = about.get("image_std") or [0.5] * channels
+    if not about.get("do_normalize", True):
+        mean, std = [0.0] * channels, [1.0] * channels
+    scale = 255 * about.get("rescale_factor", 1 / 255) if about.get("do_rescale", True) else 255
     return Preprocessing(
-        crop=(crop, crop) if isinstance(crop, int) else crop,
-        resize=_size(about.get("size"), size) if about.get("do_resize", True) else size,
-        interpolation=_RESAMPLE.get(about.get("resample", 2), "bicubic"),
-        mean=tuple(about.get("image_mean") or [0.5] * 3),
-        std=tuple(about.get("image_std") or [0.5] * 3),
+        crop=crop,
+        resize=resize or crop,
+        interpolation=_RESAMPLE.get(kind, "bicubic"),
+        mean=tuple(value / scale for value in mean),
+        std=tuple(value / scale for value in std),
         channels=channels,
     )
 
 
-def _size(value: object, default: Size) -> int | Size:
+def _size(value: int | Mapping[str, int] | None) -> int | Size | None:
     """The shorter side, or (height, width), from any of the forms that files have."""
+    if value is None:
+        return None
     if isinstance(value, int):
         return value, value  # older files of ViT: resized to a square
-    if isinstance(value, Mapping) and "shortest_edge" in value:
-        return value["shortest_edge"]
-    if isinstance(value, Mapping) and "height" in value:
-        return value["height"], value["width"]
-    return default
+    return value["shortest_edge"] if "shortest_edge" in value else (value["height"], value["width"])
 
 
 def write_preprocessing(card: Card) -> Json | None:

@@ -12,9 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit_jax.aliases import Json
+from vit_jax.allowed import number, text, whole
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import hf_config, rules
-from vit_jax.checkpoint.foreign.description import Reading, Writing, find_grid, recognise, refuse
+from vit_jax.checkpoint.foreign.description import (
+    Reading,
+    Writing,
+    build,
+    find_grid,
+    recognise,
+    refuse,
+    side_or_pair,
+)
 from vit_jax.checkpoint.foreign.rules import KEY, MLP, OUT, QKV, QUERY, VALUE, Source, Table
 from vit_jax.checkpoint.foreign.tokens import Token
 from vit_jax.checkpoint.lazy import Lazy
@@ -22,6 +31,7 @@ from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.plan import Mapped
 from vit_jax.models import VisionTransformer, num_layers
 from vit_jax.models.kinds import encoder_fields
+from vit_jax.untrusted import fields, known_fields, names
 
 _PREFIX = re.compile(r"^(?:model\.)?(vit|deit|dinov2|dinov2_with_registers|vision_model)\.")
 _NEWER = (  # transformers 5's names in memory -> those it saves, and 4's
@@ -29,6 +39,21 @@ _NEWER = (  # transformers 5's names in memory -> those it saves, and 4's
     (re.compile(r"\.attention\.([qkv])_proj\."), lambda m: f".attention.attention.{_QKV[m[1]]}."),
     (re.compile(r"\.attention\.o_proj\."), ".attention.output.dense."),
 )
+_rate = number(0, 1)
+_CONFIG = {
+    "architectures": names,
+    "vision_config": fields,
+    "preprocessor": fields,
+    "id2label": hf_config.LABELS,
+    "hidden_size": whole(1),
+    "hidden_act": text,
+    "num_attention_heads": whole(1, 1024),
+    "hidden_dropout_prob": _rate,
+    "attention_probs_dropout_prob": _rate,
+    "layer_norm_eps": number(above=0, most=1),
+    "layerscale_value": number(),
+    "image_size": side_or_pair,
+}
 _QKV = {"q": "query", "k": "key", "v": "value"}
 _IGNORED = {
     r"embeddings\.mask_token": "only masked pre-training reads it",
@@ -58,7 +83,9 @@ def _older(name: str, is_dinov2: bool) -> str:
 
 def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     family = _find_family(source)
-    about: Json = {**config, **config.get("vision_config", {})}
+    where = f"The configuration of {source.where}"
+    outer = known_fields(config, _CONFIG, where=where)
+    about = known_fields({**config, **outer.get("vision_config", {})}, _CONFIG, where=where)
     width, _, *patch = source.shape(f"{family.patch}.weight", 4)
     activation, problem = about.get("hidden_act", family.activation), None
     if (gelu := hf_config.GELUS.get(activation)) is None:
@@ -85,7 +112,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     }
     tokens = [Token(name, *token) for name, token in named.items() if name in source]
     counts = {token: source.shape(token.name)[1] for token in tokens}
-    fields: Json = {
+    described: Json = {
         **found.fields,
         "transformer": {
             **found.fields["transformer"],
@@ -100,22 +127,23 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
         "position": "learned",
     }
     if "embeddings.cls_token" in source:
-        fields["classifier"] = "token"
+        described["classifier"] = "token"
     num_leading = sum(n for token, n in counts.items() if token.has_rows)
     count = source.shape(family.position)[-2] - num_leading
-    architecture = " ".join(config.get("architectures") or [family.name])
+    architecture = " ".join(outer.get("architectures") or [family.name])
     card = Card(
-        VisionTransformer(**fields),
+        build(described),
         find_grid(count, about.get("image_size"), patch),
         found.channels,
-        class_names=hf_config.read_labels(config.get("id2label"), fields["num_classes"]),
+        class_names=hf_config.read_labels(outer.get("id2label"), described["num_classes"]),
         source=f"Hugging Face {architecture}, {Path(source.where).name}",
     )
     if size := card.image_size:
-        about = config.get("preprocessor", {})
-        preprocessing = hf_config.read_preprocessing(about, size, card.channels)
+        where = f"The preprocessor_config.json of {source.where}"
+        images = known_fields(outer.get("preprocessor", {}), hf_config.PREPROCESSOR, where=where)
+        preprocessing = hf_config.read_preprocessing(images, size, card.channels)
         card = dataclasses.replace(card, preprocessing=preprocessing)
-    if not config.get("hidden_size") and "vision_config" not in config:
+    if "hidden_size" not in about and "vision_config" not in outer:
         notes.append(
             f"note: no config.json; the GELU and the epsilon are the defaults of {family.name}"
         )

@@ -11,18 +11,34 @@ from pathlib import Path
 import numpy as np
 
 from vit_jax.aliases import Json, Size
+from vit_jax.allowed import one_of, whole
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
-from vit_jax.checkpoint.foreign.description import Reading, Writing, find_grid, recognise, refuse
+from vit_jax.checkpoint.foreign.description import (
+    Reading,
+    Writing,
+    build,
+    find_grid,
+    recognise,
+    refuse,
+    side_or_pair,
+)
 from vit_jax.checkpoint.foreign.rules import MLP, OUT, PATCHES, QKV, WITH_BATCH_AXIS, Source, Table
 from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.plan import Mapped
 from vit_jax.models import VisionTransformer, num_layers
 from vit_jax.models.kinds import encoder_fields, square
+from vit_jax.untrusted import known_fields
 
 _NORM_EPS = 1e-5  # torch's default, which vit-pytorch keeps
 _OUT_BIAS = rf".*/{OUT}/bias"  # which SimpleViT lacks
+_ARGS = {
+    "patch_size": side_or_pair,
+    "image_size": side_or_pair,
+    "heads": whole(1, 1024),
+    "pool": one_of("cls", "mean"),
+}
 # What older releases (PreNorm) called the parts of a block.
 _OLDER = {
     ".0.fn.to_qkv.": ".0.to_qkv.",
@@ -48,7 +64,8 @@ def _newer(name: str) -> str:
 
 
 def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
-    args: Json = config.get("kwargs", config)
+    where = f"The configuration of {source.where}"
+    args = known_fields(config.get("kwargs") or config, _ARGS, where=where)
     patch_norm = "to_patch_embedding.3.weight" in source
     simple = "cls_token" not in source and "pos_embedding" not in source
     has_cls = "cls_token" in source and 0 not in source.shape("cls_token")
@@ -87,7 +104,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     }
     grid = find_grid(None, args["image_size"], patch) if "image_size" in args else found.grid
     name = f"vit-pytorch {'SimpleViT' if simple else 'ViT'}, {Path(source.where).name}"
-    card = Card(VisionTransformer(**fields), grid, found.channels, source=name)
+    card = Card(build(fields), grid, found.channels, source=name)
     notes.append("note: a vit-pytorch file says nothing about preprocessing; the card has none")
     ignored = {} if has_cls else {"cls_token": "it has no rows"}
     zeros = "" if has_out_bias else _OUT_BIAS

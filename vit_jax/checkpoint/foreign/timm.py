@@ -10,25 +10,46 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from vit_jax.aliases import Json, Size
+from vit_jax.allowed import number, several, switch, text, whole
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
-from vit_jax.checkpoint.foreign.description import Reading, Writing, find_grid, recognise, refuse
+from vit_jax.checkpoint.foreign.description import (
+    Reading,
+    Writing,
+    build,
+    deviations,
+    find_grid,
+    means,
+    recognise,
+    refuse,
+    side,
+    side_or_pair,
+)
 from vit_jax.checkpoint.foreign.rules import KEY, MLP, OUT, QKV, QUERY, VALUE, Source, Table
 from vit_jax.checkpoint.foreign.tokens import Token, write_without_rows
 from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.plan import Mapped
-from vit_jax.models import VisionTransformer, num_layers, patch_stride
+from vit_jax.models import Model, VisionTransformer, num_layers, patch_stride
 from vit_jax.models.kinds import encoder_fields
 from vit_jax.models.position import sincos_2d
 from vit_jax.preprocessing import Preprocessing
+from vit_jax.untrusted import fields, known_fields, names
 
 _BACKBONE = "patch_embed.backbone."
 # Architectures whose functions set what config.json does not repeat.
 _TANH = re.compile(
     r"vit_(base_patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt)"
 )
+_GELUS = {"gelu": "erf", "gelu_tanh": "tanh"}
+# Those that have the names of ours and compute something else: of all 1,371 models of timm 1.0.31.
+_REFUSED = {
+    r"vit_.*_rpn_.*": "it normalises after attention and MLP (timm's ResPostBlock), ours before",
+    r"test_vit3": "it averages its class token and registers with the patches",
+}
 _HEADS = {"vit_base_patch16_gap_224": 16, "test_vit": 2, "test_vit2": 2, "test_vit3": 3}
 _HYBRIDS = {
     (192, ()): "vit_tiny_r_s16_p8_224",
@@ -39,6 +60,32 @@ _HYBRIDS = {
 }
 _RESNET_EPS = {"norm_eps": 1e-5, "variance_eps": 1e-8}
 _POOLS = {"token": "token", "gap": "avg", "map": "map"}
+# What is read of a config.json. Arguments of the constructor are in `kwargs` or `model_args`.
+CONFIG = {
+    "architecture": text,
+    "kwargs": fields,
+    "model_args": fields,
+    "pretrained_cfg": fields,
+    "global_pool": text,
+    "label_names": names,
+}
+_ARGS = {
+    "num_heads": whole(1, 1024),
+    "act_layer": text,
+    "global_pool": text,
+    "pool_include_prefix": switch,
+    "no_embed_class": switch,
+    "img_size": side_or_pair,
+}
+PRETRAINED = {
+    "input_size": several(side, [3], "[channels, height, width]"),
+    "label_names": names,
+    "interpolation": text,
+    "crop_mode": text,
+    "crop_pct": number(0.01, 10),
+    "mean": means,
+    "std": deviations,
+}
 
 
 def source_names(names: Collection[str]) -> dict[str, str] | None:
@@ -47,12 +94,21 @@ def source_names(names: Collection[str]) -> dict[str, str] | None:
 
 
 def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
-    args: Json = {**config.get("kwargs", {}), **config.get("model_args", {})}
+    where = f"The configuration of {source.where}"
+    config = known_fields(config, CONFIG, where=where)
+    given: Json = {**config.get("kwargs", {}), **config.get("model_args", {})}
+    args = known_fields(given, _ARGS, where=where)
+    pretrained = known_fields(config.get("pretrained_cfg", {}), PRETRAINED, where=where)
     architecture = config.get("architecture", "")
-    pretrained = config.get("pretrained_cfg", {})
     width, *_ = source.shape("patch_embed.proj.weight", 4)
-    heads = (num_heads, args.get("num_heads"), _HEADS.get(architecture))
-    tanh = "tanh" in str(args.get("act_layer", "")) or bool(_TANH.match(architecture))
+    heads = (num_heads, args.get("num_heads", _HEADS.get(architecture)))
+    activation = "gelu_tanh" if _TANH.match(architecture) else "gelu"
+    activation = args.get("act_layer", activation).lower()
+    problems = [why for pattern, why in _REFUSED.items() if re.fullmatch(pattern, architecture)]
+    if activation not in _GELUS:
+        problems.append(f"its activation is {activation!r}, and ours are the erf and the tanh GELU")
+    if problems:
+        raise ValueError(f"{source.where} cannot become one of our models: {'; '.join(problems)}.")
     pool = args.get("global_pool") or config.get("global_pool")
     if not pool:
         by_token = "cls_token" in source and "fc_norm.weight" not in source
@@ -65,17 +121,17 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
         )
     body = rules.follow(_table(source.count("blocks."), *_resnet(source)))
     found, notes = recognise(source, body, width=width, heads=heads)
-    fields: Json = {
+    described: Json = {
         **found.fields,
         "classifier": {"avg": "gap"}.get(pool, pool),
-        "gelu": "tanh" if tanh else "erf",
+        "gelu": _GELUS[activation],
         "position": "learned" if "pos_embed" in source else "none",
     }
-    if resnet := fields.get("resnet"):
+    if resnet := described.get("resnet"):
         factor = float(resnet["width_factor"])
-        fields["resnet"] = {**resnet, "width_factor": factor, **_RESNET_EPS}
-    tokens, fields = _roles(source, fields)
-    model = VisionTransformer(**fields)
+        described["resnet"] = {**resnet, "width_factor": factor, **_RESNET_EPS}
+    tokens, described = _roles(source, described)
+    model = build(described)
     size = args.get("img_size") or pretrained.get("input_size", [None])[1:]
     grid, tokens = _grid(source, tokens, model, size, args.get("no_embed_class"))
     labels = config.get("label_names") or pretrained.get("label_names")
@@ -85,6 +141,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
         found.channels,
         class_names=tuple(labels) if labels and len(labels) == model.num_classes else None,
         source=f"timm {architecture}".strip() + f", {Path(source.where).name}",
+        architecture=architecture,
     )
     if not pretrained:
         notes.append("note: no config.json; timm's own preprocessing of AugReg models is assumed")
@@ -112,7 +169,7 @@ def _roles(source: Source, fields: Json) -> tuple[list[Token], Json]:
 def _grid(
     source: Source,
     tokens: list[Token],
-    model: VisionTransformer,
+    model: Model,
     size: Sequence[int] | int | None,
     no_embed: bool | None,
 ) -> tuple[Size | None, list[Token]]:
@@ -208,7 +265,7 @@ def with_preprocessing(card: Card, pretrained: Json) -> Card:
 
 def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) -> Writing:
     """What to write for a model of ours; an error names all that timm's model has no place for."""
-    architecture = _architecture(model)
+    architecture = card.architecture or _architecture(model)
     problems = {
         "it has a representation layer (pre_logits), which timm has given up": (
             model.representation_size is not None
@@ -225,6 +282,9 @@ def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) ->
     }
     refuse("timm's layout", problems)
 
+    without_rows = model.position == "learned" and (
+        bool(model.num_registers) or _has_zero_row(leaves)
+    )
     stages = (model.resnet or {}).get("num_layers", ())
     names = {"reg_token": rules.REGISTERS, "cls_token": "cls", "dist_token": "dist"}
     mapped: list[Mapped] = []
@@ -232,7 +292,7 @@ def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) ->
         assert card.grid is not None
         table = from_array(sincos_2d(*card.grid, model.hidden_size)[None])
         mapped.append(Mapped((), "pos_embed", "the sin-cos table, written out", table))
-    elif model.num_registers and model.position == "learned":
+    elif without_rows:
         mapped += write_without_rows(leaves, "cls_token", "pos_embed")
         del names["cls_token"]
     else:
@@ -244,7 +304,14 @@ def prepare(model: VisionTransformer, card: Card, leaves: Mapping[str, Lazy]) ->
         notes.append(f"note: LayerNorm's epsilon is {model.norm_eps} here and 1e-6 in timm")
     if model.resnet and model.resnet.get("variance_eps") != _RESNET_EPS["variance_eps"]:
         notes.append("note: timm's ResNet has other epsilons (1e-5 in GroupNorm, 1e-8 in kernels)")
-    return Writing(body, mapped, {"config.json": _config(architecture, model, card)}, notes=notes)
+    config = _config(architecture, model, card, without_rows or model.position == "sincos2d")
+    return Writing(body, mapped, {"config.json": config}, notes=notes)
+
+
+def _has_zero_row(leaves: Mapping[str, Lazy]) -> bool:
+    """Whether the class token has no position, as in deit3 and flexivit."""
+    alone = "cls" in leaves and "dist" not in leaves
+    return alone and not np.any(leaves[POSITION].read((slice(0, 1), slice(0, 1))))
 
 
 def _architecture(model: VisionTransformer) -> str | None:
@@ -256,7 +323,9 @@ def _architecture(model: VisionTransformer) -> str | None:
     return f"vit_{size}_patch16_224"
 
 
-def _config(architecture: str | None, model: VisionTransformer, card: Card) -> Json:
+def _config(
+    architecture: str | None, model: VisionTransformer, card: Card, without_rows: bool
+) -> Json:
     transformer, size = encoder_fields(model), card.image_size
     assert size is not None
     width, mlp_dim = model.hidden_size, transformer["mlp_dim"]
@@ -275,7 +344,7 @@ def _config(architecture: str | None, model: VisionTransformer, card: Card) -> J
         "in_chans": 3 if model.resnet else card.channels,  # timm's ResNets have three channels
         "patch_size": None if model.resnet else list(model.patches["size"]),
         "reg_tokens": model.num_registers or None,
-        "no_embed_class": bool(model.num_registers or model.position == "sincos2d") or None,
+        "no_embed_class": None if model.distilled else without_rows,
         "init_values": model.layer_scale,
         "pos_embed": "none" if model.position == "none" else None,
     }

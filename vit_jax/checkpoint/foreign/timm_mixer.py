@@ -9,10 +9,10 @@ from pathlib import Path
 from vit_jax.aliases import Json
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
-from vit_jax.checkpoint.foreign.description import Reading, recognise
+from vit_jax.checkpoint.foreign.description import Reading, build, recognise
 from vit_jax.checkpoint.foreign.rules import Source, Table
-from vit_jax.checkpoint.foreign.timm import with_preprocessing
-from vit_jax.models import MlpMixer
+from vit_jax.checkpoint.foreign.timm import CONFIG, PRETRAINED, with_preprocessing
+from vit_jax.untrusted import known_fields
 
 _BLOCK: Table = {
     "norm1": "LayerNorm_0",
@@ -31,6 +31,9 @@ def source_names(names: Collection[str]) -> dict[str, str] | None:
 
 def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     del num_heads  # a Mixer has none
+    where = f"The configuration of {source.where}"
+    config = known_fields(config, CONFIG, where=where)
+    pretrained = known_fields(config.get("pretrained_cfg", {}), PRETRAINED, where=where)
     body = rules.follow(
         {
             "stem.proj": "stem",
@@ -42,7 +45,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     width, *_ = source.shape("stem.proj.weight", 4)
     found, _ = recognise(source, body, width=width, heads=[1])
     origin = f"timm {config.get('architecture', 'MlpMixer')}, {Path(source.where).name}"
-    card = Card(MlpMixer(**found.fields), found.grid, found.channels, source=origin)
-    card = with_preprocessing(card, {"crop_pct": 0.875, **config.get("pretrained_cfg", {})})
+    card = Card(build(found.fields), found.grid, found.channels, source=origin)
+    card = with_preprocessing(card, {"crop_pct": 0.875, **pretrained})
     notes = ["note: timm runs these with the erf GELU, ours is the tanh GELU of their training"]
     return Reading(card, body, notes=notes)
