@@ -19,6 +19,7 @@ from vit_jax import checkpoint
 from vit_jax.checkpoint.conversion import TARGETS
 from vit_jax.cli.command import Command
 from vit_jax.cli.options import size, up_to
+from vit_jax.printable import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +38,9 @@ def run(args: argparse.Namespace) -> None:
     options = {"to": args.to, "num_heads": args.num_heads, "image_size": args.image_size}
     report = checkpoint.convert(args.source, args.target, **options)
     if not args.quiet:
-        print("\n".join(report.lines))
-    print(
-        f"{args.source} ({report.source_format}) -> {args.target} ({report.target_format}): "
-        f"{report.num_parameters:,} parameters"
-    )
+        print("\n".join(map(printable, report.lines)))  # they have a stranger's names
+    line = f"{args.source} ({report.source_format}) -> {args.target} ({report.target_format})"
+    print(printable(f"{line}: {report.num_parameters:,} parameters"))
 
 
 main = Command("convert", __doc__, add_arguments, run).main
