@@ -154,6 +154,11 @@ def test_a_config_that_does_not_start_from_ours_says_what_it_lacks():
         check(ml_collections.ConfigDict({"lr": 0.1}))
 
 
+def test_an_option_that_a_recipe_misspelt_is_guessed():
+    with pytest.raises(ValueError, match=r"no option config\.bas_lr \(did you mean base_lr\?\)"):
+        check(with_options(bas_lr=0.1))
+
+
 def test_a_warm_up_longer_than_the_run_gets_a_remark():
     assert check_recipe(with_options(warmup_steps=30)) == []
     (remark,) = check_recipe(with_options(warmup_steps=31))
@@ -169,10 +174,7 @@ def test_the_defaults_are_allowed():
 
 
 RECIPES = {
-    "vit.py": [
-        "b16,imagenet2012",
-        *(name for name in MODEL_CONFIGS if name.endswith(("_16", "_32"))),
-    ],
+    "vit.py": ["b16,imagenet2012", "h14,cifar10", *MODEL_CONFIGS],
     "scratch.py": ["s16", "b32,cifar10"],
     "augreg.py": ["R_Ti_16", "B_16,cifar100"],
     "mixer.py": ["b16", "b32,cifar10", "l16"],

@@ -3,6 +3,7 @@
 An option that is not in this table does not exist; every option in it is used somewhere.
 """
 
+import difflib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -239,7 +240,11 @@ def check(config: ml_collections.ConfigDict) -> None:
 def problems(config: ml_collections.ConfigDict) -> list[str]:
     """Every option that has a wrong value, is missing, or does not exist, in words."""
     given = dict(_options(config))
-    found = [f"there is no option config.{name}" for name in given if name not in OPTIONS]
+    found: list[str] = []
+    for name in (name for name in given if name not in OPTIONS):
+        near = difflib.get_close_matches(name, OPTIONS, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        found.append(f"there is no option config.{name}{hint}")
     if missing := [name for name in OPTIONS if name not in given]:
         some = f"{', '.join(missing[:3])}{', …' * (len(missing) > 3)}"
         found.append(f"config lacks {some} (recipes start from vit_jax.config.default_config())")
