@@ -22,6 +22,7 @@ from vit_jax.checkpoint import augreg, catalog
 from vit_jax.cli.command import Command
 from vit_jax.cli.options import seconds
 from vit_jax.cli.progress import download_progress
+from vit_jax.printable import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +98,7 @@ def fetch_entry(args: argparse.Namespace) -> int | None:
 def show_best(args: argparse.Namespace) -> None:
     row = augreg.best(args.name, args.index, cache=args.cache, allow_http=args.allow_http)
     for field, value in row.items():
-        print(f"{field:22s} {value}")
+        print(printable(f"{field:22s} {value}"))
 
 
 main = Command("catalog", __doc__, add_arguments, run).main

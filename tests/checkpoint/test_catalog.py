@@ -377,3 +377,10 @@ def test_an_error_page_is_not_kept_as_the_index(server, index, tmp_path):
         augreg.best("B_16", cache=tmp_path / "c")
     server.files["/vit_models/augreg/index.csv"] = index.read_bytes()
     assert augreg.best("B_16", cache=tmp_path / "c")["filename"] == "B_16-i21k-best"
+
+
+def test_an_index_is_shown_not_executed(tmp_path, capsys):
+    text = "name,ds,final_val,filename\nB_16,i21k,0.5,\x1b[31mred\n"
+    (tmp_path / "index.csv").write_text(text)
+    assert command.main(["augreg", "B_16", "--index", str(tmp_path / "index.csv")]) == 0
+    assert r"filename               \x1b[31mred" in capsys.readouterr().out

@@ -24,6 +24,7 @@ from typing import Any
 import filelock
 
 from vit_jax import untrusted
+from vit_jax.printable import printable
 
 CHUNK = 1 << 20
 MIN_RATE = 10_000  # bytes per second, on the whole; a slower server does not hold us for days
@@ -329,7 +330,7 @@ def _in_words(error: Exception, timeout: float) -> str:
     words = " ".join(str(reason).split()) or type(error).__name__
     if isinstance(error, urllib.error.HTTPError):
         words = f"the server answered {error.code} {words}"
-    return "".join(c if c.isprintable() else "�" for c in words[:300])
+    return printable(words[:300])
 
 
 def _in_range(sizes: range) -> str:
