@@ -7,6 +7,7 @@ classifier.class_names[probabilities[0].argmax()]
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,12 @@ from vit_jax import checkpoint, data, models
 from vit_jax import labels as label_lists
 from vit_jax.aliases import Json, Params, Size
 from vit_jax.checkpoint.names import check_fit
-from vit_jax.models.kinds import grid_at
+from vit_jax.data.decode import read_image
+from vit_jax.models.kinds import Shapes, grid_at
+from vit_jax.preprocessing import FIELDS as PREPROCESSING_FIELDS
 from vit_jax.preprocessing import Preprocessing, google_preprocessing
+
+log = logging.getLogger(__name__)
 
 # A path, an encoded file, a picture, or 8-bit values `h w c`.
 RawImage = str | Path | bytes | Image.Image | np.ndarray | Array
@@ -81,6 +86,8 @@ class Classifier:
         self, images: Images, *, per_patch: bool = False, batch_size: int = 32
     ) -> np.ndarray:
         """What the head sees, `b d`; or the last layer's token of each patch, `b h w d`."""
+        if per_patch and getattr(self.model, "transformer", {}) is None:
+            raise ValueError("The model has no transformer, so there are no features per patch.")
         function = _patch_features if per_patch else _pooled_features
         return self._run(functools.partial(function, self.model), images, batch_size)
 
@@ -173,13 +180,12 @@ def load(
     size = _pair(resolution)
     with checkpoint.open(path) as found:
         card = _card(found, model)
-        if card.grid is None and size is not None:
-            card = dataclasses.replace(card, grid=grid_at(size, card.model))
+        if size is not None and _may_be_of(size, card, found.shapes):
+            card = card.at(size)
         card = _complete(card, path, labels, preprocessing)
         check_fit(found.shapes, card.parameter_shapes(), where=str(path))
         trained_at = card.grid
-        if size is not None and size != card.image_size:
-            card = _at(card, size)
+        card = _at(card, size) if size is not None else _at_its_crop(card, path)
         shapes = card.parameter_shapes()
         params = found.fit(
             checkpoint.recover_tree(list(shapes), list(shapes.values())),
@@ -210,6 +216,19 @@ def _card(found: checkpoint.Checkpoint, model: str | None) -> checkpoint.Card:
     return dataclasses.replace(card, model=models.build_model(named, card.num_classes))
 
 
+def _may_be_of(size: Size, card: checkpoint.Card, shapes: Shapes) -> bool:
+    """Whether a checkpoint that does not say its resolution may have this one: 36 positions are
+    taken for the 4×9 patches that are asked for, though they could be of 6×6.
+    """
+    if card.grid is None or not card.grid_is_guess:
+        return card.grid is None
+    wanted = (at := card.at(size)).parameter_shapes()
+    may_be = {n: x.shape for n, x in wanted.items()} == {n: x.shape for n, x in shapes.items()}
+    if may_be and at.grid not in (None, card.grid):
+        log.warning("The positions are taken for those of a %d×%d grid, as asked for.", *at.grid)
+    return may_be
+
+
 def _complete(
     card: checkpoint.Card,
     path: epath.PathLike,
@@ -228,6 +247,9 @@ def _complete(
         names = tuple(known[0])
     described = card.preprocessing or google_preprocessing(card.image_size, card.channels)
     if preprocessing:
+        if unknown := ", ".join(sorted(preprocessing.keys() - PREPROCESSING_FIELDS.keys())):
+            known = ", ".join(PREPROCESSING_FIELDS)
+            raise ValueError(f"preprocessing has no field {unknown}; its fields are {known}.")
         try:
             described = Preprocessing.from_json({**described.to_json(), **preprocessing})
         except ValueError as e:
@@ -236,12 +258,40 @@ def _complete(
 
 
 def _at(card: checkpoint.Card, size: Size) -> checkpoint.Card:
-    if not models.find_kind(card.model).any_resolution:
+    if size != card.image_size and not models.find_kind(card.model).any_resolution:
         height, width = card.image_size or (0, 0)
         raise ValueError(
             f"The model runs at its own resolution only, {height}×{width}, not {size[0]}×{size[1]}."
         )
     return card.at(size)
+
+
+def _at_its_crop(card: checkpoint.Card, path: epath.PathLike) -> checkpoint.Card:
+    """The card for the images that its preprocessing makes, as in the library that it comes from:
+    DINOv2 was trained at 518 px last, and its preprocessor crops to 224.
+    """
+    about, trained = card.preprocessing, card.image_size
+    assert about is not None
+    assert trained is not None
+    if about.crop == trained:
+        return card
+    if not models.find_kind(card.model).any_resolution:
+        log.warning("%s runs at %d×%d px, its only size.", path, *trained)
+        return card.at(trained)
+    grid, stride = grid_at(about.crop, card.model, floor=True), models.patch_stride(card.model)
+    size = grid[0] * stride[0], grid[1] * stride[1]
+    if not all(grid):
+        raise ValueError(
+            f"{path} has a preprocessor that crops to {about.crop[0]}×{about.crop[1]} px, less "
+            f"than a patch of {stride[0]}×{stride[1]}; give a resolution, such as {trained[0]}."
+        )
+    if size != trained:
+        log.warning(
+            "%s runs at %d×%d px, as its preprocessor says; it was trained at %d×%d, which "
+            "--resolution=%d,%d (resolution= in Python) gives.",
+            *(path, *size, *trained, *trained),
+        )
+    return dataclasses.replace(card, grid=grid, preprocessing=dataclasses.replace(about, crop=size))
 
 
 def _pair(resolution: int | Sequence[int] | None) -> Size | None:
@@ -265,7 +315,7 @@ def _as_list(images: Any) -> Sequence[RawImage]:
 def _raw(image: RawImage) -> bytes | np.ndarray:
     """What the transform takes; a picture as its pixels, in colour where it has colours."""
     if isinstance(image, str | Path):
-        return Path(image).expanduser().read_bytes()
+        return read_image(Path(image).expanduser())
     if isinstance(image, Image.Image):
         return np.asarray(image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB"))
     return image if isinstance(image, bytes) else np.asarray(image)

@@ -5,11 +5,24 @@ It travels in a checkpoint's card, so that predict and evaluate do what the mode
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from vit_jax.aliases import Json, Size
+from vit_jax.allowed import either, number, one_of, optional, several, switch, whole
 
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic")  # the last two antialias
+_side = whole(1, 2**15)
+_size = several(_side, [2], "[height, width]")
+_counts = range(1, 2**10)
+FIELDS = {
+    "crop": _size,
+    "resize": optional(either(_side, _size)),
+    "interpolation": one_of(*INTERPOLATIONS),
+    "mean": several(number(), _counts, "a list of numbers"),
+    "std": several(number(above=0), _counts, "a list of numbers above 0"),
+    "channels": whole(1, _counts[-1]),
+    "exif": switch,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +41,28 @@ class Preprocessing:
     channels: int = 3
     exif: bool = False
 
+    def __post_init__(self):
+        problems = [p for name in FIELDS for p in FIELDS[name].problem(name, getattr(self, name))]
+        problems = problems or [problem for problem, exists in self._conflicts() if exists]
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def _conflicts(self) -> Iterator[tuple[str, bool]]:
+        """What may be wrong with fields that are right on their own, and whether it is."""
+        (height, width), resize = self.crop, self.resize
+        if isinstance(resize, int):
+            problem = (
+                f"resize is {resize}, less than the shorter side of the crop, {height}×{width}"
+            )
+            yield problem, resize < min(self.crop)
+        elif resize is not None:
+            problem = f"resize is {resize[0]}×{resize[1]}, less than the crop, {height}×{width}"
+            yield problem, resize[0] < height or resize[1] < width
+        counts = f"mean has {len(self.mean)} numbers and std has {len(self.std)}"
+        differ = len({*self.mean}) > 1 or len({*self.std}) > 1  # else they may be for any channels
+        wrong = len(self.mean) != len(self.std) or (differ and len(self.mean) != self.channels)
+        yield f"{counts} for {self.channels} channels", wrong
+
     def to_json(self) -> Json:
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -39,31 +74,10 @@ class Preprocessing:
         """Raises one ValueError with every problem, separated by semicolons."""
         if not isinstance(given, Mapping):
             raise ValueError(f"preprocessing is {given!r}, not a JSON object")
-        problems: list[str] = []
-        if given.get("interpolation") not in INTERPOLATIONS:
-            known = ", ".join(INTERPOLATIONS)
-            problems.append(f"interpolation is {given.get('interpolation')!r}, not one of {known}")
-        if not is_size(given.get("crop")):
-            problems.append(f"crop is {given.get('crop')!r}, not [height, width]")
-        resize = given.get("resize")
-        if resize is not None and not is_size(resize) and not _is_count(resize):
-            problems.append(f"resize is {resize!r}, neither a side nor [height, width]")
-        for key in ("mean", "std"):
-            if not _are_numbers(given.get(key)):
-                problems.append(f"{key} is {given.get(key)!r}, not a list of numbers")
-        if not _is_count(given.get("channels", channels)):
-            problems.append(f"channels is {given.get('channels')!r}, not a count")
-        if problems:
-            raise ValueError("; ".join(problems))
-        return cls(
-            crop=tuple(given["crop"]),
-            resize=tuple(resize) if isinstance(resize, list | tuple) else resize,
-            interpolation=given["interpolation"],
-            mean=tuple(given["mean"]),
-            std=tuple(given["std"]),
-            channels=given.get("channels", channels),
-            exif=bool(given.get("exif", False)),
-        )
+        values: Json = {"channels": channels, "exif": False, **given}
+        pairs = ((name, values.get(name)) for name in FIELDS)
+        fields: Json = {name: tuple(v) if isinstance(v, list) else v for name, v in pairs}
+        return cls(**fields)
 
     def at(self, size: Size) -> "Preprocessing":
         """The same for images of another size; `resize` keeps its proportion to the crop."""
@@ -90,15 +104,3 @@ def google_preprocessing(size: Sequence[int], channels: int = 3) -> Preprocessin
         std=(0.5,) * channels,
         channels=channels,
     )
-
-
-def is_size(value: object) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_count, value))
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _are_numbers(values: object) -> bool:
-    return isinstance(values, list | tuple) and all(isinstance(v, int | float) for v in values)
