@@ -8,6 +8,7 @@ import io
 import logging
 import re
 import sys
+from typing import Any
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # control characters
@@ -21,11 +22,15 @@ def printable(text: object) -> str:
     return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], str(text))
 
 
+def printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
 class Formatter(logging.Formatter):
     """Log messages may be of several lines, and are printable otherwise."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(printable, super().format(record).split("\n")))
+        return printable_lines(super().format(record))
 
 
 def prepare_streams() -> None:
@@ -37,5 +42,11 @@ def prepare_streams() -> None:
     ):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=errors)
-    if logging.lastResort:  # what prints warnings where nobody set up logging
-        logging.lastResort.setFormatter(Formatter())
+    logging.setLogRecordFactory(_record)  # for handlers of libraries, which may come later
+
+
+def _record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+    record = logging.LogRecord(*args, **kwargs)
+    if record.name.partition(".")[0] == "vit_jax":
+        record.msg, record.args = printable_lines(record.getMessage()), None
+    return record

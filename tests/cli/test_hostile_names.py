@@ -20,7 +20,7 @@ from vit_jax import atomic, checkpoint, evaluate, explain, predict
 from vit_jax.cli.contact_sheet import Cell, draw
 from vit_jax.cli.progress import progress
 from vit_jax.data import __main__ as data_command
-from vit_jax.printable import Formatter, printable
+from vit_jax.printable import Formatter, prepare_streams, printable
 
 pytestmark = pytest.mark.usefixtures("no_compilation_cache")
 
@@ -83,6 +83,20 @@ def test_what_is_printable_does_nothing_but_show():
 def test_log_messages_keep_their_lines_and_obey_nothing():
     record = logging.LogRecord("x", logging.INFO, "", 0, "list:\n  %s", ("\x1b[2J",), None)
     assert Formatter().format(record) == "list:\n  \\x1b[2J"
+
+
+def test_a_librarys_handler_obeys_nothing_either():
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logging.getLogger().addHandler(handler)
+    factory = logging.getLogRecordFactory()
+    try:
+        prepare_streams()
+        logging.getLogger("vit_jax.any").warning("%s\n%s", "\x1b[2J", "b")
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logging.setLogRecordFactory(factory)
+    assert stream.getvalue() == "\\x1b[2J\nb\n"
 
 
 def test_jsonl_has_every_name_exactly(model, photos, capsys):

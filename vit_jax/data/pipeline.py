@@ -23,6 +23,7 @@ from vit_jax.data import transforms
 from vit_jax.data.sources import Label, Source, open_source
 from vit_jax.data.workers import ReadByWorkers
 from vit_jax.preprocessing import Preprocessing
+from vit_jax.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class Loader:
         source, bad = self.source, self.bad
         if index not in bad:
             bad[index] = str(error)
-            log.warning("unreadable image %s: %s", source.path(index), error)
+            log.warning("unreadable image %s: %s", printable(source.path(index)), printable(error))
         if len(bad) > self.max_bad * len(source):
             lines = [f"  {source.path(i)}: {why}" for i, why in [*bad.items()][:_LISTED]]
             if len(bad) > _LISTED:
