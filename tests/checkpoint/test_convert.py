@@ -182,6 +182,21 @@ def test_the_real_model_there_and_back_gives_identical_logits(shared, to, tmp_pa
         np.testing.assert_array_equal(run(card.model, params), logits)
 
 
+@pytest.mark.parametrize("source", [TIMM, HF, VIT], ids=lambda path: path.name)
+@pytest.mark.parametrize("num_heads", [2, 0, -4])
+def test_heads_that_are_not_the_files_own_are_refused(source, num_heads, tmp_path):
+    with pytest.raises(ValueError, match=f"has \\d+ heads, not the {num_heads} that were given"):
+        checkpoint.convert(source, tmp_path / "out.npz", num_heads=num_heads)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("num_heads", [5, 0, -4])
+def test_heads_that_no_file_can_have_are_refused(num_heads, tmp_path):
+    shutil.copy(TIMM, tmp_path / "bare.safetensors")  # without the configuration beside it
+    with pytest.raises(ValueError, match=f"{num_heads} heads do not divide a width of 48"):
+        checkpoint.load(tmp_path / "bare.safetensors", num_heads=num_heads)
+
+
 def test_torch_is_never_imported():
     program = (
         "import sys, vit_jax.convert, vit_jax.catalog; "
