@@ -4,32 +4,107 @@
         partial.write_text(…)
 
 It is written beside its place under a hidden name, then renamed. Paths may be local, or any that
-`epath` knows (gs://, s3://).
+`epath` knows (gs://, s3://). The hidden name says which process writes, so that what a killed one
+left can be told from what another still writes.
 """
 
 import contextlib
+import errno
 import os
+import re
 import shutil
+import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from etils import epath
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_BROKEN = (errno.EIO, errno.EROFS, errno.ENOTCONN, errno.ESTALE)
+_A_DAY = 24 * 3600
+_STEM = 40  # letters of a name that its hidden one keeps; a name has at most 255 bytes
 
 
 @contextlib.contextmanager
 def replacing(path: epath.PathLike) -> Iterator[epath.Path]:
     """A name to write a file or directory to; it becomes `path` unless something is raised.
 
-    An existing file is replaced. An existing directory is not: there must be none of that name.
+    An existing file is replaced, a link stays and its target is replaced. Anything else of that
+    name stays too, and is an error: a directory, a device (which root could replace), a FIFO.
     """
     path = epath.Path(path).expanduser()
+    if not is_remote(path):
+        if Path(path).exists() and not Path(path).is_file():
+            raise OSError(errno.EEXIST, "Exists, and is not a file to replace", str(path))
+        path = epath.Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.parent / f".{path.stem}.{os.getpid()}.partial{path.suffix}"
+    clear_leftovers(path.parent)
+    partial = path.parent / f".{path.stem[:_STEM]}.{writer()}.partial{path.suffix}"
+    remove(partial)
     try:
-        yield partial
-        partial.replace(path)
+        with disk_errors(path):
+            yield partial
+            partial.replace(path)
     except BaseException:
         remove(partial)
         raise
+
+
+@contextlib.contextmanager
+def disk_errors(path: epath.PathLike, hint: str = "") -> Iterator[None]:
+    """What is wrong with the disk becomes one OSError, about `path` if it names no file.
+
+    TensorStore raises other exceptions, which quote the system in the middle of a page.
+    """
+    try:
+        yield
+    except Exception as raised:
+        error: BaseException | None = raised
+        while error is not None:
+            for code in (*_FULL, *_BROKEN):
+                if getattr(error, "errno", None) == code or os.strerror(code) in str(error):
+                    where = getattr(error, "filename", None) or str(path)
+                    raise OSError(code, f"{os.strerror(code)}{hint}", where) from raised
+            error = error.__cause__ or error.__context__
+        raise
+
+
+def writer() -> str:
+    """This process, as part of a name: its number, and where no other process has that number."""
+    spaces = Path("/proc/self/ns/pid")  # containers of one host may share its name
+    space = spaces.stat().st_ino if spaces.exists() else 0
+    host = re.sub(r"[^A-Za-z0-9]", "-", socket.gethostname())[:30]
+    return f"{os.getpid()}@{host}-{space}"
+
+
+def clear_leftovers(directory: epath.PathLike, pattern: str = ".*.partial*") -> None:
+    """Removes what processes of this machine that are gone left half-written in a directory.
+
+    What another machine writes there is left alone for a day after it was last changed.
+    """
+    ours = writer().partition("@")[2]
+    for path in [] if is_remote(directory) else Path(directory).glob(pattern):
+        if not (found := re.search(r"[.-](\d+)@([A-Za-z0-9-]+)\.", f"{path.name}.")):
+            continue
+        process, place = int(found[1]), found[2]
+        with contextlib.suppress(OSError):  # another process was faster
+            if place == ours:
+                left = not _is_alive(process)
+            else:
+                left = time.time() - path.lstat().st_mtime > _A_DAY
+            if left:
+                remove(epath.Path(path))
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def is_remote(path: epath.PathLike) -> bool:

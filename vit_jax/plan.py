@@ -17,7 +17,6 @@ import argparse
 import sys
 
 import jax
-from absl import logging
 
 from vit_jax import data
 from vit_jax.cli import recipe
@@ -53,9 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if plan(program, args.topology, args.slices, args.utilisation) else 1
 
 
-main = Command(
-    "plan", __doc__, add_arguments, run, default_recipe=recipe.quickstart, log_level=logging.ERROR
-).main
+main = Command("plan", __doc__, add_arguments, run, default_recipe=recipe.quickstart).main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -113,6 +113,7 @@ def train_and_evaluate(config: ml_collections.ConfigDict, workdir: epath.PathLik
                 state, metrics = train_step(state, next(batches))
             watch.add(step, metrics)
             last = step == config.total_steps
+            directory.check()
             if due(step, config.progress_every) or last:
                 report.progress(step, watch.check(checkpoints.latest_step))
             if due(step, config.eval_every) or last:

@@ -248,7 +248,7 @@ def test_a_workdir_that_cannot_be_made_is_one_line(tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(finished, tmp_path):
+def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(finished, tmp_path):
     """A limit on the size of a file stands in for the disk: writing past it fails the same way."""
     workdir = tmp_path / "run"
     kill_when(workdir, "step 15/30")
@@ -266,7 +266,10 @@ def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(finished, tmp_path):
         timeout=300,
     )
     assert result.returncode == 1
-    assert result.stderr.strip().splitlines()[-1].startswith("train: ")
+    *others, last = result.stderr.splitlines()
+    assert last.startswith(f"train: {workdir}")
+    assert "File too large. What was saved before is good" in last
+    assert others[-1].startswith("step ")
     jax.tree.map(np.testing.assert_array_equal, before, checkpoint.load(workdir))
     assert run(workdir).returncode == 0
     assert_same_run(finished[0], workdir)

@@ -9,11 +9,13 @@ A command's file ends with
 """
 
 import argparse
+import contextlib
 import dataclasses
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import ml_collections
 from absl import logging as absl_logging
@@ -22,6 +24,7 @@ from vit_jax import signals
 from vit_jax.cli import recipe
 from vit_jax.cli.options import Parser
 from vit_jax.config import describe_options
+from vit_jax.printable import prepare_streams, printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +43,15 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int | None]
     default_recipe: Callable[[], ml_collections.ConfigDict] | None = None
-    log_level: int = absl_logging.WARNING  # for libraries: tfds and Orbax log every file they open
     after_error: Callable[[int], None] | None = None  # gets the exit code once the line is printed
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Runs the command with these arguments, or the process's own; returns the exit code."""
         argv = list(sys.argv[1:] if argv is None else argv)
         debug = "--debug" in argv or os.environ.get("VIT_JAX_DEBUG", "0") not in ("", "0")
-        absl_logging.set_verbosity(self.log_level)
+        prepare_streams()
         try:
-            with signals.tidying_up():
+            with _libraries_kept_quiet(not debug), signals.tidying_up():
                 code = self.run(self.parse(argv)) or 0
                 sys.stdout.flush()
                 return code
@@ -81,6 +83,20 @@ class Command:
         return parser.parse_args(argv, args)
 
 
+@contextlib.contextmanager
+def _libraries_kept_quiet(quiet: bool) -> Iterator[None]:
+    """They raise what matters. Orbax also logs pages about it, and its threads leave tracebacks."""
+    before = sys.unraisablehook
+    absl_logging.set_verbosity(absl_logging.FATAL if quiet else absl_logging.WARNING)
+    if quiet:
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        sys.unraisablehook = lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
 def _nobody_reads() -> bool:
     """Whether `head`, for example, has closed our standard output; if so, the rest is dropped."""
     try:
@@ -94,6 +110,6 @@ def _nobody_reads() -> bool:
 def one_line(error: Exception) -> str:
     """What a user needs to know about an error; for the system's own, the file and the reason."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}."
+        return printable(f"{os.fsdecode(error.filename)}: {error.strerror}.")
     message = str(error).partition("\n-----")[0]  # below this line JAX describes its own frames
-    return " ".join(message.split())
+    return printable(" ".join(message.split()))

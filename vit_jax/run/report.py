@@ -15,13 +15,19 @@ from typing import Any
 
 import jax
 import ml_collections
-import tensorboardX
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+# Not `SummaryWriter`, which writes in a thread: when the disk is full it hangs.
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore
+from tensorboardX.summary import scalar as summary_of
+
 from vit_jax.atomic import replacing
 from vit_jax.evaluation.scores import Scores
+from vit_jax.printable import Formatter
 from vit_jax.run.curves import draw_curves
+from vit_jax.untrusted import parse_json
 
 log = logging.getLogger("vit_jax")
 _CURVES_EVERY = 20.0  # seconds between redraws
@@ -34,7 +40,9 @@ class Report(contextlib.AbstractContextManager["Report"]):
         self._directory, self._config = directory, config
         self._file = directory / "metrics.jsonl"
         self._rows = _keep_until(self._file, start_step)
-        self._events = tensorboardX.SummaryWriter(str(directory), purge_step=start_step + 1)
+        self._events = EventsWriter(str(directory / "events"))
+        restart = SessionLog(status=SessionLog.START)  # later steps are taken again
+        self._events.write_event(Event(step=start_step + 1, session_log=restart))
         self._wandb = _start_wandb(config, directory)
         self._last = (start_step, time.monotonic())
         self._drawn = -math.inf
@@ -78,7 +86,8 @@ class Report(contextlib.AbstractContextManager["Report"]):
             file.write(json.dumps(row) + "\n")
         for name, value in row.items():
             if name != "step":
-                self._events.add_scalar(name, value, step)
+                summary = summary_of(name, value)
+                self._events.write_event(Event(wall_time=time.time(), step=step, summary=summary))
         if self._wandb:
             self._wandb.log(row, step=step)
 
@@ -112,6 +121,13 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{seconds % 60:02d}s" if minutes else f"{seconds}s"
 
 
+class _LogFile(logging.FileHandler):
+    """Raises what is wrong with the disk, where logging would print a page about it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name is logging's)
+        raise  # called while the error is handled
+
+
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
     """Logs the package's messages to standard error and, with the time, to a file.
@@ -123,9 +139,9 @@ def logging_to(path: Path) -> Iterator[None]:
     console = logging.StreamHandler(sys.stderr)
     console.setLevel(logging.WARNING if jax.process_index() > 0 else logging.INFO)
     console.addFilter(lambda record: not getattr(record, "only_in_file", False))
-    console.setFormatter(logging.Formatter("%(message)s"))
-    file = logging.FileHandler(path)
-    file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    console.setFormatter(Formatter("%(message)s"))
+    file = _LogFile(path, encoding="utf-8")
+    file.setFormatter(Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     root.setLevel(logging.INFO)
     root.propagate = False
     root.addHandler(console)
@@ -142,14 +158,23 @@ def logging_to(path: Path) -> Iterator[None]:
 
 def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     """The rows of a run up to a step, in the file too; later steps will be taken again."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
     rows: list[dict[str, Any]] = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in lines:
         with contextlib.suppress(ValueError):  # a line cut short by a crash
-            rows.append(json.loads(line))
+            row = parse_json(line, where=str(path))
+            if isinstance(row.get("step"), int) and all(map(_is_number, row.values())):
+                rows.append(row)
+    if damaged := len(lines) - len(rows):
+        log.warning("%d damaged lines of %s are dropped.", damaged, path)
     rows = [row for row in rows if row["step"] <= step]
     with replacing(path) as partial:
         partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return rows
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _start_wandb(config: ml_collections.ConfigDict, directory: Path) -> Any:

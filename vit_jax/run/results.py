@@ -64,6 +64,7 @@ class Results:
         if best := checkpoints.best_step:
             log.info("The best checkpoint is step %s.", f"{best:,}")
         log.info("%s", class_table(self.scores, self._train.class_names))
+        directory.check()
         exported = directory.path / "model.npz"
         _export(state.params, exported, self.card(self.step))
         if state.ema is not None:

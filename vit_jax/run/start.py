@@ -19,7 +19,6 @@ from vit_jax.parallel import hosts
 from vit_jax.parallel.mesh import describe_mesh, with_shardings
 from vit_jax.planning.cost import macs_per_image
 from vit_jax.run.checkpoints import RunCheckpoints
-from vit_jax.run.report import logging_to
 from vit_jax.run.workdir import Workdir, has_checkpoint, open_workdir, stored_config
 from vit_jax.training.program import Program
 from vit_jax.training.state import TrainState
@@ -55,10 +54,7 @@ def open_run(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Iter
         if path and not has_checkpoint(workdir):
             pretrained = weights.enter_context(checkpoint.open(path))
         config = with_fields_of_weights(config, pretrained, stored_config(workdir))
-        with (
-            open_workdir(workdir, config) as directory,
-            logging_to(directory.local / "train.log"),
-        ):
+        with open_workdir(workdir, config) as directory:
             stop_on_signals = functools.partial(stopping.enter_context, stop())
             yield Start(config, directory, stop_on_signals, pretrained, weights.close)
 

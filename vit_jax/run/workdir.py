@@ -21,14 +21,18 @@ import jax
 import ml_collections
 from etils import epath
 
-from vit_jax.atomic import is_remote, replacing
+from vit_jax import untrusted
+from vit_jax.atomic import clear_leftovers, disk_errors, is_remote, replacing, writer
 from vit_jax.checkpoint.orbax_directory import COMMITTED, DAMAGED, MARKER, complete_steps, set_aside
 from vit_jax.checkpoint.orbax_directory import RUN as CHECKPOINTS
 from vit_jax.config import MAY_CHANGE, OPTIONS, default_config, flat_config
+from vit_jax.run.report import logging_to
 
 log = logging.getLogger(__name__)
 
 _CONFIG = "config.json"
+_TEMPORARY = "vit_jax-"
+_HINT = ". What was saved before is good; when the disk is well, start the run again"
 
 
 class Workdir(NamedTuple):
@@ -39,11 +43,22 @@ class Workdir(NamedTuple):
 
     path: epath.Path
     local: Path
+    identity: tuple[int, int]
 
     @property
     def checkpoints(self) -> epath.Path:
         """Where Orbax writes: the run's own place, or `local` where Orbax cannot write there."""
         return epath.Path(self.local) if _is_copied(self.path) else self.path
+
+    def check(self) -> None:
+        """Raises if another directory has the name of this one: its mount went away, for example,
+        and what is written now would end up beneath.
+        """
+        if _identity(self.local) != self.identity:
+            raise ValueError(
+                f"{self.path} is no longer the directory that the run began in: was it unmounted, "
+                "moved or removed? Nothing more is written. Bring it back and start the run again."
+            )
 
     def sync(self) -> None:
         if not is_remote(self.path) or jax.process_index() > 0:
@@ -64,9 +79,11 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
     """
     path = _absolute(path)
     first = jax.process_index() == 0
-    with contextlib.ExitStack() as stack:
+    with disk_errors(path, _HINT), contextlib.ExitStack() as stack:
         if is_remote(path) or not first:
-            local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vit_jax-")))
+            clear_leftovers(tempfile.gettempdir(), f"{_TEMPORARY}*")
+            name = f"{_TEMPORARY}{writer()}."
+            local = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=name)))
             for name in ("metrics.jsonl", "train.log"):
                 if (path / name).exists():
                     (local / name).write_bytes((path / name).read_bytes())
@@ -80,12 +97,17 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
         else:
             local = Path(path)
             stack.enter_context(_made_and_locked(local))
+        stack.enter_context(logging_to(local / "train.log"))
         _check_config(path, config)
         if first:
             with replacing(path / _CONFIG) as partial:
                 partial.write_text(json.dumps(flat_config(config), indent=1) + "\n")
-        workdir = Workdir(path, local)
-        yield workdir
+        workdir = Workdir(path, local, _identity(local))
+        try:
+            yield workdir
+        except Exception:
+            workdir.check()  # if it is gone, that is what to say
+            raise
         workdir.sync()
 
 
@@ -97,7 +119,13 @@ def has_checkpoint(path: epath.PathLike) -> bool:
 def stored_config(path: epath.PathLike) -> dict[str, Any] | None:
     """The configuration of the run in a directory, by dotted names; None if there is no run."""
     file = _absolute(path) / _CONFIG
-    return json.loads(file.read_text()) if file.exists() else None
+    try:
+        return untrusted.read_json(file) if file.exists() else None
+    except ValueError as e:
+        raise ValueError(
+            f"{e} It says what the run in its directory is: bring it back, remove it if you start "
+            "the run as you did before, or choose another --workdir."
+        ) from e
 
 
 def upload_steps(local: Path, remote: epath.Path) -> None:
@@ -171,7 +199,9 @@ def _made_and_locked(directory: Path) -> Iterator[None]:
             "another --workdir."
         ) from None
     with held:
-        owner.write_text(f"process {os.getpid()}")
+        clear_leftovers(directory)
+        with replacing(owner) as partial:
+            partial.write_text(f"process {os.getpid()}")
         yield
 
 
@@ -179,21 +209,34 @@ def _check_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
     """Logs what differs from the stored configuration; refuses what would make another run.
 
     Only options that exist are compared. One that is not stored, because the version that ran had
-    no such option yet, was at today's default.
+    no such option yet, was at today's default. A run without a checkpoint, as after a start that
+    failed, makes way for another.
     """
-    if (stored := stored_config(path)) is None or not has_checkpoint(path):
-        return  # nothing to go on from, as after a start that failed
+    if (stored := stored_config(path)) is None:
+        return
     old, new = flat_config(default_config()) | stored, flat_config(config)
-    refused = []
-    for name in sorted({*old, *new}):
-        was, now = old.get(name), new.get(name)
-        if was == now or not (name in OPTIONS or name.startswith("model.")):
-            continue
-        log.info("config.%s was %r and is now %r.", name, was, now)
-        if name not in MAY_CHANGE:
-            refused.append(f"config.{name} was {was!r}, now {now!r}")
-    if refused:
+    names = [n for n in sorted({*old, *new}) if n in OPTIONS or n.startswith("model.")]
+    changes = {n: (old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n)}
+    refused = [
+        f"config.{name} was {was!r}, now {now!r}"
+        for name, (was, now) in changes.items()
+        if name not in MAY_CHANGE
+    ]
+    if refused and has_checkpoint(path):
         raise ValueError(
             f"{path} holds another run: {'; '.join(refused)}. Start it again as it was, or choose "
             "another --workdir."
         )
+    if refused:
+        log.info("%s has no checkpoint of the run before; this one takes its place.", path)
+    for name, (was, now) in changes.items():
+        log.info("config.%s was %r and is now %r.", name, was, now)
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    """Of the directory that has this name at the moment; no directory has (0, 0)."""
+    try:
+        found = directory.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_dev, found.st_ino
