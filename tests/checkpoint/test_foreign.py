@@ -349,3 +349,38 @@ def small_model(**fields):
     return checkpoint.recover_tree(
         list(shapes), [np.zeros(leaf.shape, np.float32) for leaf in shapes.values()]
     ), card
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"architecture": "vit_base_patch16_rpn_224"}, "normalises after attention and MLP"),
+        ({"architecture": "test_vit3"}, "averages its class token"),
+        ({"model_args": {"act_layer": "relu"}}, "activation is 'relu'"),
+        ({"model_args": {"act_layer": "tanh"}}, "activation is 'tanh'"),
+    ],
+)
+def test_what_has_our_names_and_computes_something_else_is_refused(config, problem, tmp_path):
+    """tests/golden/timm_vit itself is none of these; only its config.json says that it is."""
+    shutil.copy(path_of("timm_vit"), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=problem):
+        checkpoint.load(tmp_path, num_heads=4)
+
+
+@pytest.mark.parametrize("name", ["deit3_small_patch16_224", "flexivit_base"])
+def test_a_timm_model_goes_back_under_the_name_it_came_with(name, tmp_path):
+    """Both have positions for the patches alone, as their names tell timm."""
+    arrays = arrays_of(path_of("timm_vit"))
+    arrays["pos_embed"] = np.ascontiguousarray(arrays["pos_embed"][:, 1:])
+    (tmp_path / name).mkdir()
+    save_file(arrays, tmp_path / name / "model.safetensors")
+    config = {"architecture": name, "model_args": {"num_heads": 4, "no_embed_class": True}}
+    (tmp_path / name / "config.json").write_text(json.dumps(config))
+    checkpoint.convert(tmp_path / name, tmp_path / "ours.npz")
+    checkpoint.convert(tmp_path / "ours.npz", tmp_path / "back", to="timm")
+    written = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert written["architecture"] == name
+    assert written["model_args"]["no_embed_class"] is True
+    back = arrays_of(tmp_path / "back")
+    assert {n: a.tobytes() for n, a in back.items()} == {n: a.tobytes() for n, a in arrays.items()}

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import vit_jax
 from tests.reference import GOLDEN, golden, load_with_card, random_params
 from vit_jax import checkpoint, models
 
@@ -270,3 +271,57 @@ def test_foreign_positions_are_rescaled_as_their_own_library_does(name, conventi
         positions(params), (4, 4), (6, 6), num_extra_tokens=1, convention=convention
     )
     np.testing.assert_allclose(positions(loaded), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap"])
+def test_positions_of_a_file_that_does_not_say_its_grid_are_those_asked_for(
+    classifier, tmp_path, caplog
+):
+    """36 positions of a 4×9 grid would fit a 6×6 one, and were rescaled from it."""
+    model, params = make(size=(64, 144), classifier=classifier)
+    checkpoint.save(params, tmp_path / "bare.npz")
+    loaded = vit_jax.load(tmp_path / "bare.npz", resolution=(64, 144))
+    np.testing.assert_array_equal(positions(loaded.params), positions(params))
+    assert loaded.grid == (4, 9)
+    assert "those of a 4×9 grid" in caplog.text
+    square = vit_jax.load(tmp_path / "bare.npz", resolution=96)
+    np.testing.assert_array_equal(positions(square.params), positions(params))
+    # One that says its grid is rescaled from that.
+    card = checkpoint.Card(model, (6, 6))
+    checkpoint.save(params, tmp_path / "square.npz", card=card)
+    rescaled = vit_jax.load(tmp_path / "square.npz", resolution=(64, 144))
+    assert np.abs(positions(rescaled.params) - positions(params)).max() > 1e-3
+
+
+def test_an_image_size_that_is_given_is_the_grid_of_a_bare_file(tmp_path):
+    _, params = make(size=(64, 144))
+    checkpoint.save(params, tmp_path / "bare.npz")
+    _, init = make(size=(128, 288))
+    with checkpoint.open(tmp_path / "bare.npz", image_size=(64, 144)) as found:
+        fitted = found.fit(init, grid=(8, 18), keep_head=True).restore()
+    expected = checkpoint.rescale_grid(positions(params), (4, 9), (8, 18), num_extra_tokens=1)
+    np.testing.assert_allclose(positions(fitted), expected, atol=1e-6)
+
+
+def test_both_heads_of_a_distilled_model_are_fresh_for_other_classes(tmp_path):
+    _, params = make(distilled=True)
+    checkpoint.save(params, tmp_path / "deit.npz")
+    _, init = make(distilled=True, num_classes=9)
+    loaded = load(tmp_path / "deit.npz", negative(init))
+    for head in ("head", "head_dist"):
+        np.testing.assert_array_equal(loaded[head]["kernel"], negative(init)[head]["kernel"])
+    np.testing.assert_array_equal(loaded["dist"], params["dist"])
+
+
+def test_an_inferred_card_names_the_published_model(pretrained):
+    with checkpoint.open(pretrained[0]) as found:
+        assert found.card.model.model_name == "testing"
+
+
+@pytest.mark.parametrize("to", ["npz", "orbax", "timm"])
+def test_parameters_that_do_not_fit_their_card_are_not_written(to, pretrained, tmp_path):
+    model, _ = make(num_classes=9)
+    card = checkpoint.Card(model, (4, 4))
+    with pytest.raises(ValueError, match=r"head/kernel: \(10, 7\) .* \(10, 9\) in the model"):
+        checkpoint.save(pretrained[1], tmp_path / "out.npz", card=card, to=to)
+    assert not (tmp_path / "out.npz").exists()
