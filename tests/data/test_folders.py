@@ -140,9 +140,10 @@ def test_a_missing_split_names_those_there_are(tmp_path, write_image, config_for
         open_source(config_for(tmp_path), "test")
 
 
-def test_a_missing_folder_is_named(config_for):
-    with pytest.raises(ValueError, match="no folder or CSV/TSV file at /no/such/place"):
-        open_source(config_for("/no/such/place"))
+@pytest.mark.parametrize("name", ["/no/such/place", "~nobody_of_this_name/set"])
+def test_a_missing_folder_is_named(config_for, name):
+    with pytest.raises(ValueError, match=f"no folder or CSV/TSV file at {name}"):
+        open_source(config_for(name))
 
 
 @pytest.mark.parametrize(("suffix", "comma"), [("csv", ","), ("tsv", "\t"), ("CSV", ",")])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import ml_collections
 
 from vit_jax.data.decode import read_image
-from vit_jax.data.sources import Example, Source, class_ids
+from vit_jax.data.sources import Example, Source, class_ids, local_path
 from vit_jax.data.splits import base_names, hold_out, in_hash_order, select
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
@@ -50,7 +50,7 @@ def open_split(
     config: ml_collections.ConfigDict, split: str, class_names: tuple[str, ...] | None
 ) -> FileSource:
     """A split of a folder or table; without `class_names` they come from the training split."""
-    root = Path(config.dataset).expanduser()
+    root = local_path(config.dataset)
     splits = list_splits(config)
     if class_names is None:  # from all that training draws from: `train[:1%]` still has every class
         training = select("+".join(base_names(config.pp.train)), splits, config.dataset)
@@ -70,7 +70,7 @@ def open_split(
 
 def list_splits(config: ml_collections.ConfigDict) -> dict[str, list[Entry]]:
     """Every split by name, its entries in an order that depends on their paths alone."""
-    root = Path(config.dataset).expanduser()
+    root = local_path(config.dataset)
     if root.suffix.lower() in (".csv", ".tsv"):
         splits = _read_table(root)
     else:

@@ -6,6 +6,7 @@ A source is a sequence of examples with class names. It neither decodes nor shuf
 import abc
 import collections
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -132,11 +133,15 @@ def _some(names: Sequence[str], limit: int = 10) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
+def local_path(name: str) -> Path:
+    return Path(os.path.expanduser(name))  # noqa: PTH111 (pathlib's raises for unknown users)
+
+
 def _is_local(name: str) -> bool:
     """Whether a name means files on this machine, and not what tfds prepared from them."""
     if not name:
         raise ValueError("config.dataset is empty; give a tfds name, a folder, a CSV, or 'digits'")
-    path = Path(name).expanduser()
+    path = local_path(name)
     if path.suffix.lower() in (".csv", ".tsv"):
         return True
     if path.is_dir():

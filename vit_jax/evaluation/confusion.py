@@ -10,7 +10,7 @@ from vit_jax.printable import printable
 
 MOST_CLASSES = 5_000  # more would be a matrix of gigabytes
 _NAMED = 60  # classes whose names still fit beside the picture
-_LONGEST = 60  # letters of a name
+_USUAL, _LONGEST = 12, 32  # letters of a name
 _COUNTED = 15  # classes whose numbers still fit into it
 
 
@@ -29,14 +29,15 @@ def draw_confusion(
     """
     num_classes = len(matrix)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    names = [_short(name) for name in class_names] if num_classes <= _NAMED else []
     side = min(16.0, max(5.0, 0.28 * num_classes + 2))
+    side += 0.09 * max(0, max(map(len, names), default=0) - _USUAL)  # inches
     figure = Figure(figsize=(side + 1, side), layout="constrained")
     axes = figure.subplots()
     picture = axes.imshow(shares, cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
     axes.set(xlabel="predicted class", ylabel="true class")
-    axes.set_title("\n".join(map(_short, title.split("\n"))), parse_math=False)
-    if num_classes <= _NAMED:
-        names = [_short(name) for name in class_names]
+    axes.set_title("\n".join(_short(line, 60) for line in title.split("\n")), parse_math=False)
+    if names:
         axes.set_xticks(range(num_classes), names, rotation=90, parse_math=False)
         axes.set_yticks(range(num_classes), names, parse_math=False)
     if num_classes <= _COUNTED:
@@ -48,6 +49,6 @@ def draw_confusion(
     figure.savefig(path, dpi=120)
 
 
-def _short(name: str) -> str:
+def _short(name: str, most: int = _LONGEST) -> str:
     name = printable(name)
-    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    return name if len(name) <= most else name[: most - 1] + "…"
