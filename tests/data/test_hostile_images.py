@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
+from vit_jax.data import decode as decoding
 from vit_jax.data import open_source
 from vit_jax.data.decode import decode, decode_crop, image_size, read_image
 from vit_jax.data.files import find_images, read_batches
@@ -194,6 +195,30 @@ def test_of_a_million_frames_only_the_first_is_looked_at(soon):
 def test_more_than_sixteen_bits_are_refused_and_not_wrapped_around(encoded):
     with pytest.raises(ValueError, match="more than 16 bits"):
         decode(encoded(np.full((4, 4), 70_000, np.int32), "TIFF"))
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "1", "I;16"])
+def test_large_pictures_are_converted_in_bands_with_the_same_result(
+    picture, encoded, mode, monkeypatch
+):
+    if mode == "I;16":
+        data = encoded(picture()[:, :, 0].astype(np.uint16) << 8, "TIFF")
+    else:
+        data = encoded(picture(), "PNG", mode, **({"transparency": 3} if mode == "P" else {}))
+    for channels in (1, 3, 4):
+        whole = decode(data, channels=channels)
+        monkeypatch.setattr(decoding, "_BAND", 7 * 30)
+        assert (decode(data, channels=channels) == whole).all()
+        monkeypatch.undo()
+
+
+def test_a_large_canvas_in_a_small_file_takes_little_more_than_its_pixels(encoded, picture):
+    data = bytearray(encoded(picture(), "GIF", "L"))
+    data[6:10] = struct.pack("<HH", 8_000, 8_000)  # with the same small frame on it
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert decode(bytes(data)).shape == (8_000, 8_000, 3)
+    # kB: 64 of gray, 192 of the result, and a band; it was 700
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 480_000
 
 
 # Files that are no files

@@ -24,6 +24,7 @@ MAX_PIXELS = 100_000_000
 MAX_SIDE = 65_535  # the largest a JPEG can say
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # of Pillow's forty; EPS starts Ghostscript
 
+_BAND = 1 << 24  # pixels
 _MOST_SCANS = 100  # of a JPEG: usual are 1 to 10, and each takes time for the whole picture
 _JPEG = b"\xff\xd8\xff"  # how such a file begins
 _ORIENTATION_TAG = 0x0112
@@ -193,7 +194,21 @@ def _decode_with_pillow(data: bytes, channels: int, exif: bool, max_pixels: int)
 
 
 def _eight_bit(picture: Image.Image, channels: int) -> np.ndarray:
-    """As 8 bits a channel, with transparency laid over white unless it is asked for."""
+    """As 8 bits a channel, with transparency laid over white unless it is asked for.
+
+    A large picture goes row by row, some at a time: on the way a pixel takes up to 20 bytes.
+    """
+    rows = max(1, _BAND // picture.width)
+    if picture.height <= rows:
+        return _band_in_eight_bit(picture, channels)
+    whole = np.empty((picture.height, picture.width, channels), np.uint8)
+    for y in range(0, picture.height, rows):
+        band = picture.crop((0, y, picture.width, min(y + rows, picture.height)))
+        whole[y : y + rows] = _band_in_eight_bit(band, channels)
+    return whole
+
+
+def _band_in_eight_bit(picture: Image.Image, channels: int) -> np.ndarray:
     alpha = picture.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in picture.info
     if picture.mode.startswith("I"):  # 16-bit gray
         values = np.asarray(picture)
