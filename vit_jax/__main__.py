@@ -7,7 +7,7 @@ import difflib
 import runpy
 import sys
 
-from vit_jax import __version__
+from vit_jax import __version__, signals
 
 COMMANDS = {
     "train": "Fine-tunes or pre-trains a model.",
@@ -26,6 +26,7 @@ def main() -> int:
     """Returns the exit code, or raises SystemExit with the one of the command that ran."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in COMMANDS:
+        signals.begin(name)  # `data` is a package: what it imports comes before its first line
         sys.argv = [name, *arguments]
         runpy.run_module(f"vit_jax.{name}", run_name="__main__", alter_sys=True)
     elif name in ("-h", "--help"):
