@@ -1,8 +1,10 @@
 """JSON from strangers: right, or one ValueError that names where it came from."""
 
+import sys
+
 import pytest
 
-from vit_jax.untrusted import MAX_BYTES, MAX_DEPTH, parse_json, read_json
+from vit_jax.untrusted import MAX_BYTES, MAX_DEPTH, as_path, parse_json, read_json
 
 
 def nested(levels):
@@ -39,3 +41,13 @@ def test_anything_else_is_one_error_that_names_the_file(tmp_path, text, problem)
 
 def test_the_deepest_allowed():
     assert parse_json(nested(MAX_DEPTH - 1), where="it")
+
+
+def test_a_path_is_local_or_on_a_store_that_we_know(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert str(as_path("~/model.npz")) == "/home/me/model.npz"
+    with pytest.raises(ValueError, match=r"http://x/model.npz is not a path that we know"):
+        as_path("http://x/model.npz")
+    monkeypatch.setitem(sys.modules, "fsspec", None)  # as where the extra is not installed
+    with pytest.raises(ValueError, match=r"s3://b/model.npz needs pip install 'vit_jax\[gcs\]'"):
+        as_path("s3://b/model.npz")

@@ -20,6 +20,8 @@ from pathlib import Path
 
 from etils import epath
 
+from vit_jax.untrusted import as_path
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _BROKEN = (errno.EIO, errno.EROFS, errno.ENOTCONN, errno.ESTALE)
 _A_DAY = 24 * 3600
@@ -33,7 +35,7 @@ def replacing(path: epath.PathLike) -> Iterator[epath.Path]:
     An existing file is replaced, a link stays and its target is replaced. Anything else of that
     name stays too, and is an error: a directory, a device (which root could replace), a FIFO.
     """
-    path = epath.Path(path).expanduser()
+    path = as_path(path)
     if not is_remote(path):
         if Path(path).exists() and not Path(path).is_file():
             raise OSError(errno.EEXIST, "Exists, and is not a file to replace", str(path))
@@ -48,6 +50,7 @@ def replacing(path: epath.PathLike) -> Iterator[epath.Path]:
             partial.replace(path)
     except BaseException:
         remove(partial)
+        remove(partial.parent / f"{partial.name}.orbax-checkpoint-tmp")  # Orbax's own hidden name
         raise
 
 

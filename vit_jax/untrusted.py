@@ -5,6 +5,8 @@ one ValueError that names the file. Numbers in it are still only claims.
 """
 
 import errno
+import importlib
+import importlib.util
 import json
 import os
 import stat
@@ -23,6 +25,20 @@ fields = Allowed("an object", lambda value: isinstance(value, dict))
 names = several(text, range(2**24 + 1), "a list of names")
 
 
+def as_path(given: epath.PathLike) -> epath.Path:
+    """A path as a person wrote it: ~ is their home, and gs:// and s3:// are the remote ones."""
+    name = os.fspath(given)
+    scheme, is_remote, _ = name.partition("://")
+    if is_remote and scheme not in ("gs", "s3"):
+        raise ValueError(f"{name} is not a path that we know: local, gs://… or s3://….")
+    if is_remote and importlib.util.find_spec("tensorflow") is None:  # with it, epath needs no more
+        try:
+            importlib.import_module("fsspec").get_filesystem_class(scheme)
+        except ImportError as e:
+            raise ValueError(f"{name} needs pip install 'vit_jax[gcs]' ({e}).") from e
+    return epath.Path(name).expanduser()
+
+
 def read_json(path: epath.PathLike) -> Json:
     """The JSON object in a file."""
     return parse_json(read_file(path, MAX_BYTES + 1), where=os.fspath(path))
@@ -34,7 +50,7 @@ def read_file(path: epath.PathLike, most: int) -> bytes:
     Of a FIFO, a socket or a device it is an OSError: reading one could take for ever.
     """
     name = os.fspath(path)
-    file = epath.Path(name) if "://" in name else Path(name)
+    file = as_path(name) if "://" in name else Path(name)
     if isinstance(file, Path):
         mode = file.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # `open` refuses a directory itself

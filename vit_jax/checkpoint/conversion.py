@@ -13,6 +13,7 @@ from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.names import check_fit
 from vit_jax.checkpoint.plan import Plan
 from vit_jax.models.kinds import Shaped, flatten
+from vit_jax.untrusted import as_path
 
 _WRITERS = {"npz": official.write, "orbax": orbax_directory.write}
 TARGETS = (*_WRITERS, *foreign.LAYOUTS)
@@ -38,7 +39,7 @@ def convert(
     Without `to`, a target named .npz is written as such, .safetensors in timm's layout, and
     anything else as an Orbax directory. Nothing is left behind if it fails.
     """
-    target = epath.Path(target).expanduser()
+    target = as_path(target)
     to = to or _format_by_name(target)
     if to not in TARGETS:
         raise ValueError(f"There is no format {to!r} to write; choose {', '.join(TARGETS)}.")
@@ -58,7 +59,7 @@ def _format_by_name(path: epath.Path) -> str:
 
 
 def _refuse_same(source: epath.PathLike, target: epath.Path) -> None:
-    source = epath.Path(source).expanduser()
+    source = as_path(source)
     if source.exists() and target.exists() and source.resolve() == target.resolve():
         raise ValueError(
             f"{source} would be written over itself; give another name for the result."
@@ -87,7 +88,7 @@ def write(
 
     All formats but npz and orbax need a card.
     """
-    path = epath.Path(path).expanduser()
+    path = as_path(path)
     if card is not None:
         wanted: dict[str, Shaped] = dict(card.parameter_shapes())
         if card.grid is None:  # any number of positions will do

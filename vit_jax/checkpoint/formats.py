@@ -6,7 +6,7 @@ import zipfile
 from etils import epath
 
 from vit_jax.checkpoint import orbax_directory, tensors
-from vit_jax.untrusted import read_file, read_json
+from vit_jax.untrusted import as_path, read_file, read_json
 
 FILE = "params.npz"  # in a directory that `OfficialCheckpointer` saved
 NPZ, ORBAX, RUN, SAFETENSORS = "npz", "orbax", "run", "safetensors"
@@ -15,7 +15,7 @@ _REFUSED = "Unpickling can run any code, so it is refused; save the weights as s
 
 def recognise(path: epath.PathLike) -> tuple[str, epath.Path]:
     """The format, and the path to read: a workdir's newest step, an index's folder."""
-    path = epath.Path(path).expanduser()
+    path = as_path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
     return _recognise_folder(path) if path.is_dir() else _recognise_file(path)

@@ -26,6 +26,7 @@ from vit_jax.checkpoint.names import check_fit, recover_tree
 from vit_jax.checkpoint.npz import open_archive
 from vit_jax.checkpoint.plan import Plan
 from vit_jax.models.kinds import flatten
+from vit_jax.untrusted import as_path
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ def _explained(path: str) -> Iterator[None]:
 
 def fetched(path: epath.PathLike) -> epath.Path:
     """An existing path as it is; a name of the catalog, downloaded unless it is cached."""
-    local = epath.Path(path).expanduser()
+    local = as_path(path)
     if local.exists():
         return local
     if str(path) in catalog.entries():

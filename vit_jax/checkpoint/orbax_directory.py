@@ -29,6 +29,7 @@ from vit_jax.checkpoint.lazy import (
     Index,
     Lazy,
     check_claims,
+    check_count,
     read_ahead,
     remembered,
     unstacked,
@@ -36,7 +37,7 @@ from vit_jax.checkpoint.lazy import (
 from vit_jax.checkpoint.plan import Mapped, Plan
 from vit_jax.models.kinds import flatten
 from vit_jax.models.stacking import STACKED
-from vit_jax.untrusted import read_json
+from vit_jax.untrusted import as_path, read_json
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +170,8 @@ def _arrays(path: epath.Path) -> Params:
     """The tree of a directory, as lazy arrays."""
     path = _absolute(path)
     if (listing := path / "_METADATA").exists():
-        read_json(listing)  # within limits that Orbax does not have
+        # Orbax has no limits of size, depth and number.
+        check_count(read_json(listing).get("tree_metadata") or ())
     metadata = ocp.PyTreeCheckpointHandler().metadata(path)
     context = tensorstore.Context({"cache_pool#ocdbt": {"total_bytes_limit": 2**27}})
     use_ocdbt = (path / "manifest.ocdbt").exists()
@@ -216,9 +218,11 @@ def _explained(path: epath.Path) -> Iterator[None]:
 
 def write(leaves: Mapping[str, Lazy], path: epath.PathLike, card: Card | None, where: str) -> Plan:
     """Writes a new Orbax directory with the card beside the arrays: all of it, or nothing."""
-    path = epath.Path(path).expanduser()
+    path = as_path(path)
     if path.exists():
         raise ValueError(f"{path} exists already; Orbax writes new directories only.")
+    if "\\" in str(path) or str(path).encode(errors="ignore").decode() != str(path):
+        raise ValueError(f"Orbax cannot write {str(path)!r}: a backslash, or not UTF-8.")
     if is_remote(path) and not str(path).startswith("gs://"):  # it would make a local `s3:`
         raise ValueError(f"Orbax writes locally and to gs://, not to {path}; write an .npz there.")
     params = flax.traverse_util.unflatten_dict(dict(read_ahead(leaves, where=where)), sep="/")

@@ -17,6 +17,7 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax.data.sources import Example, Source, class_ids
+from vit_jax.untrusted import as_path
 
 _REACH_SECONDS = 8
 _TENSORFLOW = ("tensorflow", "tensorflow_io", "tensorflow_text")
@@ -114,8 +115,8 @@ def _prepared_builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBui
 
 def _builder(config: ml_collections.ConfigDict) -> tfds.core.DatasetBuilder:
     name = config.dataset
-    data_dir = epath.Path(config.tfds_data_dir).expanduser() if config.tfds_data_dir else None
-    folder = epath.Path(name).expanduser()
+    data_dir = as_path(config.tfds_data_dir) if config.tfds_data_dir else None
+    folder = as_path(name)
     try:
         if (folder / "dataset_info.json").is_file():
             builder = tfds.builder_from_directory(folder)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from vit_jax.untrusted import MAX_BYTES, read_file
+from vit_jax.untrusted import MAX_BYTES, as_path, read_file
 
 _TABLES = {1_000: "imagenet_1k.txt", 21_843: "imagenet_21k.txt.gz"}
 
@@ -36,7 +36,7 @@ def read(labels: epath.PathLike | Sequence[str], num_classes: int) -> list[str]:
     if isinstance(labels, str | os.PathLike):
         where = str(labels)
         try:
-            text = read_file(epath.Path(labels).expanduser(), MAX_BYTES + 1)
+            text = read_file(as_path(labels), MAX_BYTES + 1)
             if len(text) > MAX_BYTES:
                 raise ValueError(f"{where} is longer than the {MAX_BYTES >> 20} MiB that we read.")
             labels = text.decode("utf-8-sig").splitlines()

@@ -169,7 +169,7 @@ def _copy_files(source: epath.Path, target: epath.Path) -> None:
 
 
 def _absolute(path: epath.PathLike) -> epath.Path:
-    path = epath.Path(os.fspath(path)).expanduser()
+    path = untrusted.as_path(path)
     return path if is_remote(path) else epath.Path(Path(path).absolute())
 
 
