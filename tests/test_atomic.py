@@ -74,7 +74,8 @@ def test_one_file_may_be_written_while_another_is(tmp_path):
     ],
 )
 def test_a_full_disk_is_one_error_with_the_file(raised, tmp_path):
-    with pytest.raises(OSError) as found, replacing(tmp_path / "out"):
+    with pytest.raises(OSError) as found, replacing(tmp_path / "out") as partial:
+        partial.with_name(f"{partial.name}.orbax-checkpoint-tmp").mkdir()
         raise raised
     assert found.value.filename == str(tmp_path / "out")
     assert found.value.strerror == os.strerror(errno.ENOSPC)

@@ -58,17 +58,19 @@ def disturb(program, *arguments, at, send, twice_at=None):
 
 
 @pytest.mark.parametrize(
-    ("send", "step", "code", "line"),
+    ("name", "send", "step", "code", "line"),
     [
-        ("SIGTERM", None, 75, "train: stopped by SIGTERM. Start it again to go on.\n"),
-        ("SIGINT", None, 130, "train: stopped by Ctrl-C.\n"),
-        ("SIGINT", "5", 75, "train: stopped by Ctrl-C. Start it again to go on.\n"),
+        ("train", "SIGTERM", None, 75, "train: stopped by SIGTERM. Start it again to go on.\n"),
+        ("train", "SIGINT", None, 130, "train: stopped by Ctrl-C.\n"),
+        ("train", "SIGINT", "5", 75, "train: stopped by Ctrl-C. Start it again to go on.\n"),
+        ("predict", "SIGTERM", None, 143, "predict: stopped by SIGTERM.\n"),
+        ("predict", "SIGINT", None, 130, "predict: stopped by Ctrl-C.\n"),
     ],
 )
-def test_a_signal_during_imports_is_one_line(send, step, code, line, tmp_path):
+def test_a_signal_during_imports_is_one_line(name, send, step, code, line, tmp_path):
     if step:
         (tmp_path / "checkpoints" / step).mkdir(parents=True)
-    program = ("-X", "importtime", "-m", "vit_jax.train")
+    program = ("-X", "importtime", "-m", f"vit_jax.{name}")
     arguments = ("--workdir", str(tmp_path))
     ended, lines = disturb(program, *arguments, at="| argparse", send=signal.Signals[send])
     assert ended == code
