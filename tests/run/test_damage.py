@@ -224,7 +224,7 @@ def test_checksums_from_a_stranger_are_only_compared(run, tmp_path):
 )
 def test_in_a_bucket_a_step_counts_once_it_is_marked(place, mark, run, monkeypatch):
     """Files appear there one by one; a name alone says nothing."""
-    for name in ("s3", "gcs"):
+    for name in ("s3", "gs", "gcs"):
         monkeypatch.setitem(file_systems, name, MemoryFileSystem)
     folder = epath.Path(place) / "checkpoints"
     for file in run.glob("checkpoints/[46]/**/*"):
