@@ -6,6 +6,7 @@ import shutil
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 from fsspec.implementations.memory import MemoryFileSystem
@@ -189,6 +190,15 @@ def test_what_cannot_be_read_is_said_in_one_line(run):
     with pytest.raises(ValueError, match="is damaged") as raised:
         checkpoint.load(step)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
+
+
+def test_an_error_of_orbax_without_words_is_explained_too(run, monkeypatch):
+    def fail(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "metadata", fail)
+    with pytest.raises(ValueError, match="6 cannot be read: AssertionError"):
+        checkpoint.load(run)
 
 
 def test_a_step_has_its_checksums_before_it_has_its_name(tmp_path, monkeypatch):

@@ -212,7 +212,8 @@ def _explained(path: epath.Path) -> Iterator[None]:
     try:
         yield
     except Exception as e:  # Orbax and tensorstore raise many kinds of it
-        what = str(e).splitlines()[0].split(" [")[0]  # tensorstore adds its whole specification
+        what = (str(e) or type(e).__name__).split("\n")[0]
+        what = what.split(" [")[0]  # tensorstore adds its whole specification
         raise ValueError(f"The Orbax checkpoint {path} cannot be read: {what}") from e
 
 
