@@ -21,11 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.fuzz import workers
+from benchmarks.fuzz import cases, workers
 from benchmarks.fuzz.tally import Tally
 from benchmarks.fuzz.trial import run
-
-KINDS = ("checkpoints", "cards", "images", "commands")
 
 
 def main() -> int:
@@ -37,8 +35,8 @@ def main() -> int:
             return _run_one(args.case, good, rooms)
         tally = Tally(args.out or Path(tempfile.mkdtemp(prefix="fuzz-found-")))
         start = time.monotonic()
-        cases = _until(_names(args.only, args.seed), args.cases, args.minutes)
-        for outcome, room in workers.outcomes(cases, good, rooms, args.jobs):
+        names = _until(cases.names(args.only, args.seed), args.cases, args.minutes)
+        for outcome, room in workers.outcomes(names, good, rooms, args.jobs):
             tally.add(outcome, room)
             if tally.count % 50 == 0:
                 _show_progress(tally, time.monotonic() - start, args)
@@ -53,7 +51,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, help="how long [1, unless --cases]")
     parser.add_argument("--cases", type=int, help="how many")
-    parser.add_argument("--only", choices=KINDS)
+    parser.add_argument("--only", choices=cases.KINDS)
     parser.add_argument("--seed", type=int, default=0, help="another one gives other cases [0]")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes [one a core]")
     parser.add_argument("--case", metavar="KIND:SEED.NUMBER", help="run one, with its traceback")
@@ -65,18 +63,9 @@ def _parse() -> argparse.Namespace:
     return args
 
 
-def _names(only: str | None, seed: int) -> Iterator[str]:
-    """The names of cases without end, of all kinds in turn."""
-    from benchmarks.fuzz.cases import KINDS
-
-    shares = [name for name, kind in KINDS.items() for _ in range(kind.share)]
-    for number in itertools.count():
-        yield f"{only or shares[number * 3 % len(shares)]}:{seed}.{number}"
-
-
-def _until(names: Iterator[str], cases: int | None, minutes: float | None) -> Iterator[str]:
+def _until(names: Iterator[str], count: int | None, minutes: float | None) -> Iterator[str]:
     end = time.monotonic() + 60 * (minutes if minutes is not None else float("inf"))
-    return itertools.takewhile(lambda _: time.monotonic() < end, itertools.islice(names, cases))
+    return itertools.takewhile(lambda _: time.monotonic() < end, itertools.islice(names, count))
 
 
 def _show_progress(tally: Tally, seconds: float, args: argparse.Namespace) -> None:
@@ -88,11 +77,11 @@ def _show_progress(tally: Tally, seconds: float, args: argparse.Namespace) -> No
 
 
 def _run_one(case: str, good: Path, room: Path) -> int:
-    from benchmarks.fuzz.cases import prepared
-
     room.mkdir()
-    outcome = run(case, prepared(case, good, room), room)
-    print(f"{outcome.trace}{outcome.case}: {outcome.what}\n{outcome.verdict} {outcome.fault}")
+    trial = cases.prepared(case, good, room)
+    print(f"{case}: {trial.what}", flush=True)
+    outcome = run(case, trial, room)
+    print(f"{outcome.trace}{outcome.verdict} {outcome.fault}")
     print(f"{outcome.seconds:.2f} s of a processor, {outcome.megabytes:.0f} MB")
     return 1 if outcome.fault else 0
 

@@ -8,7 +8,10 @@ allowed, or raises ValueError or OSError, which is allowed too; anything else th
 import contextlib
 import functools
 import io
+import itertools
+import json
 import random
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +25,7 @@ from benchmarks.fuzz import commands, mutations, seeds
 from benchmarks.fuzz.seeds import Seeds
 from benchmarks.fuzz.trial import Trial, Wrong
 from vit_jax import checkpoint, data
+from vit_jax.checkpoint.foreign import CARD_KEY
 from vit_jax.config import default_config
 from vit_jax.data.decode import image_size
 from vit_jax.models import kinds
@@ -54,7 +58,7 @@ def checkpoint_case(rng: random.Random, good: Seeds, room: Path) -> Trial:
 
 
 _TARGETS = ("npz", "timm", "hf")
-_SEALED = ("npz", "run", "orbax")  # formats with checksums
+_SEALED = ("npz", "run")  # formats with checksums; Orbax's directories and safetensors have none
 
 
 def _choose_checkpoint(rng: random.Random, good: Seeds) -> str:
@@ -177,8 +181,8 @@ def card_case(rng: random.Random, good: Seeds, room: Path) -> Trial:
     """The JSON that describes a checkpoint says something else; its arrays are as they were."""
     name, file = rng.choice(_DESCRIBED)
     files = good.checkpoints[name]
-    change = _IN.get(Path(file).suffix, mutations.mutated_json)
-    path = _write(name, {**files, file: change(files[file], rng)}, room)
+    text = mutations.mutated_json(_description(file, files[file]), rng)
+    path = _write(name, {**files, file: _described(file, files[file], text)}, room)
     return Trial(f"JSON of {name}/{file}", functools.partial(_describe, path, arrays(good, name)))
 
 
@@ -186,32 +190,37 @@ _DESCRIBED = (
     *(("npz_card", "model.npz"), ("npz_card", "model.npz"), ("npz_mixer", "model.npz")),
     *(("timm", "model.safetensors"), ("timm_folder", "config.json"), ("lucidrains", "model.json")),
     *(("hf", "config.json"), ("hf", "preprocessor_config.json"), ("timm_folder", "config.json")),
-    *(("hf", "config.json"), ("hf", "preprocessor_config.json"), ("npz_card", "model.npz")),
+    *(("hf_dinov2", "config.json"), ("hf_siglip", "config.json"), ("timm_deit", "config.json")),
     *(("hf_sharded", "model.safetensors.index.json"), ("orbax", "card.json")),
     *(("run", "checkpoints/2/card/metadata"),),
 )
 
 
-def _card_of_npz(content: bytes, rng: random.Random) -> bytes:
-    file = io.BytesIO(content)
-    with zipfile.ZipFile(file, "a") as archive:
-        text = mutations.mutated_json(archive.comment, rng)
-        if len(text) <= 65_535 and rng.random() < 0.8:
-            archive.comment = text
-        else:
-            archive.comment = b""
-            archive.writestr(zipfile.ZipInfo("card.json"), text)
-    return file.getvalue()
+def _description(file: str, content: bytes) -> bytes:
+    """The JSON in a file that holds a card of ours, or is one."""
+    if file.endswith(".npz"):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return archive.comment
+    if file.endswith(".safetensors"):
+        header, _ = mutations.split_safetensors(content)
+        return header["__metadata__"][CARD_KEY].encode()
+    return content
 
 
-def _card_of_safetensors(content: bytes, rng: random.Random) -> bytes:
-    header, body = mutations.split_safetensors(content)
-    card = header["__metadata__"]["vit_jax_card"]
-    header["__metadata__"]["vit_jax_card"] = mutations.mutated_json(card, rng).decode()
-    return mutations.join_safetensors(mutations.json_text(header, rng), body)
-
-
-_IN = {".npz": _card_of_npz, ".safetensors": _card_of_safetensors}
+def _described(file: str, content: bytes, text: bytes) -> bytes:
+    """The file with other JSON in it."""
+    if file.endswith(".npz"):
+        out = io.BytesIO(content)
+        with zipfile.ZipFile(out, "a") as archive:
+            archive.comment = text if len(text) <= 65_535 else b""
+            if not archive.comment:
+                archive.writestr(zipfile.ZipInfo("card.json"), text)
+        return out.getvalue()
+    if file.endswith(".safetensors"):
+        header, body = mutations.split_safetensors(content)
+        header["__metadata__"][CARD_KEY] = text.decode()
+        return mutations.join_safetensors(json.dumps(header).encode(), body)
+    return text
 
 
 def _describe(path: Path, known: Arrays) -> str:
@@ -277,10 +286,46 @@ KINDS = {
 }
 
 
+def names(only: str | None, seed: int) -> Iterator[str]:
+    """The names of cases without end, of all kinds in turn."""
+    shares = [name for name, kind in KINDS.items() for _ in range(kind.share)]
+    for number in itertools.count():
+        yield f"{only or shares[number * 3 % len(shares)]}:{seed}.{number}"
+
+
 def prepared(case: str, good: Path, room: Path) -> Trial:
     """The trial of a case, its input written into a room."""
     kind = KINDS[case.partition(":")[0]]
-    return kind.make(random.Random(case), seeds.read(good), room)
+    with warnings.catch_warnings(action="ignore"):  # zipfile warns of what we do on purpose
+        return kind.make(random.Random(case), seeds.read(good), room)
+
+
+def again(file: Path, good: Path, room: Path) -> Trial:
+    """The trial of a file that was kept: images/NAME; or WHAT/SEED/FILE/NAME, content for a FILE of
+    a seed. WHAT is `damaged` (right numbers or none), `crafted` (its checksums agree) or `cards`.
+    """
+    content = file.read_bytes()
+    if file.parent.name == "images":
+        return Trial(file.name, functools.partial(_prepare_all, content))
+    what, name, *inner = file.parts[max(map(file.parts.index, _KEPT & set(file.parts))) : -1]
+    found, files = "/".join(inner), seeds.read(good).checkpoints[name]
+    if what == "cards":
+        content = _described(found, files[found], content)
+    path, known = _write(name, {**files, found: content}, room), arrays(seeds.read(good), name)
+    if what == "cards":
+        return Trial(str(file), functools.partial(_describe, path, known))
+    return Trial(str(file), functools.partial(_open, path, [known] * (what == "damaged"), _load))
+
+
+_KEPT = {"damaged", "crafted", "cards"}
+
+
+def _prepare_all(content: bytes) -> str:
+    """Every way, although most refuse a damaged picture."""
+    for way in transforms():
+        with contextlib.suppress(ValueError, OSError):
+            prepare(content, way)
+    return "read"
 
 
 @contextlib.contextmanager

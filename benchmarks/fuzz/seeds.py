@@ -7,6 +7,7 @@ Made anew for each run, so that a bare clone is enough. Same numbers each time; 
 files at random.
 """
 
+import dataclasses
 import functools
 import json
 import random
@@ -15,14 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from vit_jax import checkpoint, models
+from vit_jax.aliases import Params
 from vit_jax.checkpoint.card import Card
-from vit_jax.models.kinds import flatten
 from vit_jax.preprocessing import google_preprocessing
 from vit_jax.run.checkpoints import RunCheckpoints
 from vit_jax.training.state import TrainState
@@ -39,7 +41,11 @@ _FIELDS: dict[str, Any] = {
     },
     "classifier": "token",
 }
+# Models that each layout can hold, beside the plain one.
 _LUCIDRAINS = {"qkv_bias": False, "patch_norm": True, "gelu": "erf", "norm_eps": 1e-5}
+_DINOV2 = {"layer_scale": 1e-5, "num_registers": 2, "gelu": "erf"}
+_SIGLIP = {"classifier": "map", "norm_eps": 1e-6}
+_DEIT = {"distilled": True, "gelu": "erf"}
 _MIXER = {
     "patches": {"size": (4, 4)},
     "num_blocks": 1,
@@ -87,66 +93,79 @@ def checkpoint_at(folder: Path) -> Path:
 
 
 def _make_checkpoints(folder: Path) -> None:
-    vit, mixer = _card(_FIELDS), _card(_MIXER)
-    params = _params(vit)
-    names = flatten(params)
+    card = _card(_FIELDS)
+    _make_npz(folder, card, _params(card))
+    _make_safetensors(folder, card, _params(card))
+    checkpoint.save(_params(card), folder / "orbax", card=card, to="orbax")
+    with RunCheckpoints(folder / "run", keep=2, best_metric="accuracy") as run:
+        for step in (1, 2):
+            state = TrainState(jnp.int32(step), jax.tree.map(jnp.asarray, _params(card)), ())
+            run.save(step, state, card=dataclasses.replace(card, metrics={"accuracy": 0.5}))
 
-    def path(name: str, file: str) -> Path:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        return folder / name / file
 
-    checkpoint.save(params, path("npz", "model.npz"))
-    with np.load(path("npz", "model.npz")) as file:
+def _make_npz(folder: Path, card: Card, params: Params) -> None:
+    """Google's of each generation, compressed ones, and ours."""
+
+    def path(name: str) -> Path:
+        (folder / name).mkdir(parents=True)
+        return folder / name / "model.npz"
+
+    checkpoint.save(params, plain := path("npz"))
+    with np.load(plain) as file:
         official = dict(file)
-    np.savez_compressed(path("npz_compressed", "model.npz"), **official)
-    optimizer = {f"opt/target/{name}": array for name, array in official.items()}
-    np.savez(path("npz_optimizer", "model.npz"), **optimizer, **{"opt/state/step": np.array(7)})
-    np.savez(path("npz_stacked", "model.npz"), **_big_vision(official))
-    checkpoint.save(params, path("npz_card", "model.npz"), card=vit)
-    long_names = tuple(f"{i}" * 14_000 for i in range(5))
-    checkpoint.save(params, path("npz_long_card", "model.npz"), card=_card(_FIELDS, long_names))
-    half = {name: array.astype(ml_dtypes.bfloat16) for name, array in names.items()}
-    half_tree = checkpoint.recover_tree(list(half), list(half.values()))
-    checkpoint.save(half_tree, path("npz_bfloat16", "model.npz"), card=vit)
-    checkpoint.save(_params(mixer), path("npz_mixer", "model.npz"), card=mixer)
+    np.savez_compressed(path("npz_compressed"), **official)
+    in_optimizer = {f"opt/target/{name}": array for name, array in official.items()}
+    np.savez(path("npz_optimizer"), **in_optimizer, **{"opt/state/step": np.array(7)})
+    np.savez(path("npz_stacked"), **_big_vision(official))
+    checkpoint.save(params, path("npz_card"), card=card)
+    names = tuple(f"{i}" * 14_000 for i in range(5))
+    long = dataclasses.replace(card, class_names=names)
+    checkpoint.save(params, path("npz_long_card"), card=long)
+    half = jax.tree.map(lambda array: array.astype(ml_dtypes.bfloat16), params)
+    checkpoint.save(half, path("npz_bfloat16"), card=card)
+    mixer = _card(_MIXER)
+    checkpoint.save(_params(mixer), path("npz_mixer"), card=mixer)
 
-    checkpoint.save(params, path("timm", "model.safetensors"), card=vit, to="timm")
-    checkpoint.save(params, folder / "timm_folder", card=vit, to="timm")
-    checkpoint.save(params, folder / "hf", card=vit, to="hf")
-    checkpoint.save(params, folder / "hf_sharded", card=vit, to="hf")
-    for name in ("timm_folder", "hf", "hf_sharded"):  # strangers' files have no card of ours
-        file = path(name, "model.safetensors")
-        save_file(load_file(file), file)
+
+def _make_safetensors(folder: Path, card: Card, params: Params) -> None:
+    """In other libraries' layouts; only `timm` has a card of ours inside."""
+    (folder / "timm").mkdir()
+    (folder / "lucidrains").mkdir()
+    checkpoint.save(params, folder / "timm" / "model.safetensors", card=card, to="timm")
+    models_of = {
+        "timm_folder": ("timm", _FIELDS),
+        "timm_deit": ("timm", _FIELDS | _DEIT),
+        "hf": ("hf", _FIELDS),
+        "hf_sharded": ("hf", _FIELDS),
+        "hf_dinov2": ("hf", _FIELDS | _DINOV2),
+        "hf_siglip": ("hf", _FIELDS | _SIGLIP),
+        "lucidrains/model.safetensors": ("lucidrains", _FIELDS | _LUCIDRAINS),
+    }
+    for name, (to, fields) in models_of.items():
+        features_only = {"num_classes": 0} if name in ("hf_dinov2", "hf_siglip") else {}
+        card = _card(fields | features_only)
+        checkpoint.save(_params(card), folder / name, card=card, to=to)
+        file = folder / name / "model.safetensors" if (folder / name).is_dir() else folder / name
+        save_file(load_file(file), file)  # without the card
     _shard(folder / "hf_sharded")
     about = {"size": {"height": 12, "width": 12}, "do_resize": True, "do_center_crop": True}
     about |= {"crop_size": 12, "resample": 3, "image_mean": [0.5] * 3, "image_std": [0.2] * 3}
     for name in ("hf", "hf_sharded"):
-        path(name, "preprocessor_config.json").write_text(json.dumps(about))
-    lucid = _card(_FIELDS | _LUCIDRAINS)
-    checkpoint.save(
-        _params(lucid), path("lucidrains", "model.safetensors"), card=lucid, to="lucidrains"
-    )
-    save_file(
-        load_file(path("lucidrains", "model.safetensors")), path("lucidrains", "model.safetensors")
-    )
+        (folder / name / "preprocessor_config.json").write_text(json.dumps(about))
     arguments = {"image_size": 12, "patch_size": 4, "num_classes": 5, "dim": 8, "depth": 1}
     arguments |= {"heads": 2, "dim_head": 4, "mlp_dim": 12}
-    path("lucidrains", "model.json").write_text(json.dumps({"kwargs": arguments}))
-
-    checkpoint.save(params, folder / "orbax", card=vit, to="orbax")
-    with RunCheckpoints(folder / "run", keep=2, best_metric="accuracy") as run:
-        for step in (1, 2):
-            state = TrainState(np.int32(step), params, (), None)  # pyright: ignore
-            run.save(step, jax.tree.map(jax.numpy.asarray, state), card=vit)
+    (folder / "lucidrains" / "model.json").write_text(json.dumps({"kwargs": arguments}))
 
 
-def _card(fields: dict[str, Any], names: tuple[str, ...] = ("a", "b", "c", "d", "e")) -> Card:
-    model = models.build_model(fields, 5)
+def _card(fields: dict[str, Any]) -> Card:
+    num_classes = fields.get("num_classes", 5)
+    model = models.build_model({k: v for k, v in fields.items() if k != "num_classes"}, num_classes)
+    names = tuple("abcde") if num_classes else None
     preprocessing = google_preprocessing((12, 12))
     return Card(model, (3, 3), class_names=names, preprocessing=preprocessing, source="fuzz")
 
 
-def _params(card: Card) -> Any:
+def _params(card: Card) -> Params:
     rng = np.random.default_rng(0)
     shapes = card.parameter_shapes()
     arrays = [rng.standard_normal(leaf.shape, np.float32) for leaf in shapes.values()]

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fuzz import cases, seeds
 from benchmarks.fuzz.trial import Outcome, run
 
 HANGS = 60.0  # seconds by the clock: a busy machine must not look like a hang
@@ -43,8 +44,6 @@ class Worker:
 
 def make_seeds(good: Path) -> None:
     """In a process of its own, so that this one computes nothing."""
-    from benchmarks.fuzz import seeds
-
     process = context().Process(target=seeds.make, args=(good,))
     process.start()
     process.join()
@@ -61,14 +60,14 @@ def context() -> Any:
 
 
 def outcomes(
-    cases: Iterator[str], good: Path, rooms: Path, jobs: int
+    names: Iterator[str], good: Path, rooms: Path, jobs: int
 ) -> Iterator[tuple[Outcome, Path]]:
     """The outcome of each case as it is known, and the room that still has its input."""
     start = functools.partial(Worker, context(), good)
     workers = [start(rooms / str(i)) for i in range(jobs)]
     try:
         for worker in workers:
-            _next(worker, cases)
+            _next(worker, names)
         while busy := [worker for worker in workers if worker.case]:
             ready = wait([worker.connection for worker in busy], timeout=1.0)
             for worker in busy:
@@ -81,14 +80,14 @@ def outcomes(
                     workers.remove(worker)
                     worker = start(worker.room)
                     workers.append(worker)
-                _next(worker, cases)
+                _next(worker, names)
     finally:
         for worker in workers:
             worker.end()
 
 
-def _next(worker: Worker, cases: Iterator[str]) -> None:
-    if case := next(cases, ""):
+def _next(worker: Worker, names: Iterator[str]) -> None:
+    if case := next(names, ""):
         worker.give(case)
     else:
         worker.case = ""
@@ -107,20 +106,20 @@ def _outcome(worker: Worker, ready: bool) -> Outcome | None:
 
 
 def _work(connection: Connection, good: Path, room: Path) -> None:
-    from benchmarks.fuzz.cases import prepared, remembered_shapes  # by the server, once
-
     _limit_memory()
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    with remembered_shapes():
+    with cases.remembered_shapes():
         while True:
             case = connection.recv()
-            connection.send(run(case, prepared(case, good, room), room))
+            connection.send(run(case, cases.prepared(case, good, room), room))
 
 
 def _limit_memory() -> None:
     """So that an absurd allocation fails here, as a MemoryError, and the machine goes on."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    if not (statm := Path("/proc/self/statm")).exists():
+        return
+    pages = int(statm.read_text().split()[0])
     limit = pages * resource.getpagesize() + _HEADROOM
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
