@@ -95,6 +95,29 @@ def test_a_signal_does_not_wait_for_a_compilation(tmp_path):
     assert not list(tmp_path.glob("checkpoints/*"))
 
 
+@pytest.mark.parametrize(("send", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_leaves_nothing_half_written(send, code, tmp_path):
+    program = f"""
+import sys, time
+from vit_jax import signals
+signals.begin("try")
+from vit_jax.atomic import replacing
+from vit_jax.cli.command import Command
+
+def run(_):
+    with replacing({str(tmp_path / "out")!r}) as partial:
+        partial.write_text("half")
+        print("There.", file=sys.stderr, flush=True)
+        time.sleep(60)
+
+sys.exit(Command("try", "", lambda _: None, run).main([]))
+"""
+    ended, lines = disturb(("-c", program), at="There.", send=signal.Signals[send])
+    by = "Ctrl-C" if send == "SIGINT" else send
+    assert (ended, lines) == (code, ["There.\n", f"try: stopped by {by}.\n"])
+    assert not list(tmp_path.iterdir())
+
+
 # While a run trains
 
 
