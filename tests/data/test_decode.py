@@ -161,8 +161,8 @@ def test_harmless_damage_is_forgiven_as_in_the_reference(picture, encoded):
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
-def test_too_many_pixels_are_refused_before_decoding(encoded, kind):
-    data = encoded(np.zeros((100, 101, 3), np.uint8), kind)
+def test_too_many_pixels_are_refused_before_decoding(encoded, picture, kind):
+    data = encoded(picture(100, 101), kind)
     with pytest.raises(ValueError, match=r"101 x 100; at most 10,000 pixels"):
         decode(data, max_pixels=10_000)
     assert decode(data, max_pixels=10_100).shape == (100, 101, 3)

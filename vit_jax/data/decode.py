@@ -24,6 +24,7 @@ MAX_PIXELS = 100_000_000
 MAX_SIDE = 65_535  # the largest a JPEG can say
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # of Pillow's forty; EPS starts Ghostscript
 
+_MOST_PER_BYTE = 100  # pixels; the strongest compression of a photograph that anyone would use
 _BAND = 1 << 24  # pixels
 _MOST_SCANS = 100  # of a JPEG: usual are 1 to 10, and each takes time for the whole picture
 _JPEG = b"\xff\xd8\xff"  # how such a file begins
@@ -77,7 +78,7 @@ def decode_crop(
     """
     if not isinstance(image, np.ndarray) and not exif and _ends_as_jpeg(image):
         height, width = image_size(image)
-        _refuse_absurd_size(height, width, max_pixels)
+        _refuse_absurd_size(height, width, image, max_pixels)
         box = choose(height, width)
         kept = _keep_rows(image, box[0] + box[2])
         decoded = decode(kept, channels=channels, max_pixels=max_pixels)
@@ -165,7 +166,7 @@ def _decode_jpeg(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:  # broken, or its colour has a resolution that TurboJPEG does not know
         return _decode_with_pillow(data, channels, exif, max_pixels)
-    _refuse_absurd_size(int(height), int(width), max_pixels)
+    _refuse_absurd_size(int(height), int(width), data, max_pixels)
     ink = colorspace in ("CMYK", "YCCK")
     target = "CMYK" if ink else {1: "GRAY", 3: "RGB", 4: "RGBA"}[channels]
     try:
@@ -187,7 +188,7 @@ def _decode_jpeg(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.
 
 def _decode_with_pillow(data: bytes, channels: int, exif: bool, max_pixels: int) -> np.ndarray:
     with _open(data) as opened:
-        _refuse_absurd_size(opened.height, opened.width, max_pixels)
+        _refuse_absurd_size(opened.height, opened.width, data, max_pixels)
         opened.load()
         image = _eight_bit(opened, channels)
         return _turn_upright(image, opened) if exif else image
@@ -246,9 +247,15 @@ def _from_array(image: np.ndarray, channels: int) -> np.ndarray:
     return _eight_bit(Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image), channels)
 
 
-def _refuse_absurd_size(height: int, width: int, max_pixels: int) -> None:
-    if height < 1 or width < 1 or max(height, width) > MAX_SIDE or height * width > max_pixels:
+def _refuse_absurd_size(height: int, width: int, data: bytes, max_pixels: int) -> None:
+    """Of a file too small for a photograph of its size, a quarter of the pixels is believed."""
+    pixels = height * width
+    limit, accepted = max_pixels, "pp.max_pixels"
+    if pixels > _MOST_PER_BYTE * len(data):
+        limit //= 4
+        accepted = f"a quarter of pp.max_pixels, for a file of {len(data):,} bytes"
+    if height < 1 or width < 1 or max(height, width) > MAX_SIDE or pixels > limit:
         raise ValueError(
-            f"the image says it is {width} x {height}; at most {max_pixels:,} pixels "
-            f"(pp.max_pixels), {MAX_SIDE:,} to a side, are accepted"
+            f"the image says it is {width} x {height}; at most {limit:,} pixels ({accepted}), "
+            f"{MAX_SIDE:,} to a side, are accepted"
         )
