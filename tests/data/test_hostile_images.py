@@ -215,7 +215,7 @@ def test_large_pictures_are_converted_in_bands_with_the_same_result(
 def test_a_large_canvas_in_a_small_file_takes_little_more_than_its_pixels(encoded, picture):
     data = bytearray(encoded(picture(), "GIF", "L"))
     data[6:10] = struct.pack("<HH", 8_000, 8_000)  # with the same small frame on it
-    with pytest.raises(ValueError, match="25,000,000 pixels .a quarter of pp.max_pixels"):
+    with pytest.raises(ValueError, match=r"25,000,000 pixels .a quarter of pp.max_pixels"):
         decode(bytes(data))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert decode(bytes(data), max_pixels=4 * 64_000_000).shape == (8_000, 8_000, 3)
