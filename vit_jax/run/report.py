@@ -40,7 +40,8 @@ class Report(contextlib.AbstractContextManager["Report"]):
         self._directory, self._config = directory, config
         self._file = directory / "metrics.jsonl"
         self._rows = _keep_until(self._file, start_step)
-        self._events = EventsWriter(str(directory / "events"))
+        # Its name has the time in seconds; a second file of that second would replace the first.
+        self._events = EventsWriter(str(directory / "events"), f".{time.time_ns()}")
         restart = SessionLog(status=SessionLog.START)  # later steps are taken again
         self._events.write_event(Event(step=start_step + 1, session_log=restart))
         self._wandb = _start_wandb(config, directory)
