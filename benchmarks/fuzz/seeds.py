@@ -239,6 +239,6 @@ _PICTURES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     *(("RGB", "tiff", {"compression": "jpeg"}), ("1", "tiff", {"compression": "group4"})),
     *(("RGB", suffix, {}) for suffix in ("ppm", "tga", "pcx", "sgi", "ico", "icns", "qoi", "dds")),
-    *(("RGB", suffix, {}) for suffix in ("avif", "jp2", "eps", "im", "pdf")),
+    *(("RGB", suffix, {}) for suffix in ("avif", "jp2", "eps", "pdf")),
     *(("P", "blp", {}), ("1", "xbm", {}), ("1", "msp", {})),
 )

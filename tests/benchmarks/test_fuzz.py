@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fuzz import cases, commands, seeds, trial, workers
+from benchmarks.fuzz import cases, commands, corpus, seeds, trial, workers
 
 CORPUS = Path(__file__).parents[1] / "fuzz_corpus"
 COMMAND_LINES = (CORPUS / "commands.txt").read_text().splitlines()
@@ -30,7 +30,7 @@ def test_no_case_of_a_fixed_budget_has_an_unexpected_outcome(good, tmp_path):
 
 @pytest.mark.parametrize("file", FILES, ids=str)
 def test_what_was_found_once_stays_mended(file, good, tmp_path):
-    outcome = trial.run(str(file), cases.again(CORPUS / file, good, tmp_path), tmp_path)
+    outcome = trial.run(str(file), corpus.again(CORPUS / file, CORPUS, good, tmp_path), tmp_path)
     assert not outcome.fault, outcome.trace
 
 
