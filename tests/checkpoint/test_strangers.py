@@ -230,6 +230,30 @@ def test_a_small_file_does_not_become_large_arrays(whole, tmp_path):
     refused(path, "bytes are said to hold arrays of 10.* and no weights can be compressed so well")
 
 
+def test_a_small_directory_does_not_become_large_arrays(tmp_path):
+    """What Orbax does not find of an array, it reads as zeros."""
+    zeros = np.zeros((32, 800_000), np.float32)
+    checkpoint.save({"head": {"kernel": zeros}}, tmp_path / "orbax", to="orbax")
+    refused(tmp_path / "orbax", "bytes are said to hold arrays of 102,400,000")
+
+
+def test_more_arrays_than_any_model_has_are_not_looked_at(tmp_path):
+    write(tmp_path / "many.npz", {f"{i}.npy": b"" for i in range(10_001)})
+    refused(tmp_path / "many.npz", "holds 10,001 arrays")
+    save_file({str(i): np.zeros(0) for i in range(10_001)}, tmp_path / "many.safetensors")
+    refused(tmp_path / "many.safetensors", "holds 10,001 arrays")
+    arrays = {f"blocks.{i}.norm1.weight": np.zeros(1) for i in range(1001)}
+    arrays["patch_embed.proj.weight"] = np.zeros((4, 3, 2, 2))
+    save_file(arrays, tmp_path / "deep.safetensors")
+    refused(tmp_path / "deep.safetensors", "has 1,001 blocks")
+
+
+def test_an_error_does_not_list_ten_thousand_names(whole, tmp_path):
+    contents, card = members(whole)
+    contents |= {f"{i}.npy": npy_bytes(np.zeros(1)) for i in range(1000)}
+    refused(write(tmp_path / "model.npz", contents, card), "model has no 0, 1, .* and 970 more")
+
+
 def test_shapes_are_compared_before_any_array_is_read(whole, tmp_path, monkeypatch):
     contents, card = members(whole)
     contents["head/kernel.npy"] = npy_bytes(np.zeros((32, 9), np.float32))

@@ -9,7 +9,7 @@ that it holds.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -24,6 +24,7 @@ from vit_jax.models.fields import MAX_LAYERS
 
 Index = tuple[slice, ...]  # a part of an array; () is all of it
 
+MAX_ARRAYS = 10_000  # in a file
 _MAX_SIDE = 2**31
 # Trained weights shrink two or three times, fresh zeros without end; small models may be all zeros.
 _MAX_COMPRESSION, _SMALL = 16, 64 << 20
@@ -75,6 +76,11 @@ def concatenated(parts: Sequence[Lazy], axis: int) -> Lazy:
         return np.concatenate([part.read() for part in parts], axis=axis)[index]
 
     return Lazy(tuple(shape), parts[0].dtype, load)
+
+
+def check_count(arrays: Sized) -> None:
+    if len(arrays) > MAX_ARRAYS:
+        raise ValueError(f"it holds {len(arrays):,} arrays, of {MAX_ARRAYS:,} that are possible")
 
 
 def check_claims(arrays: Iterable[Lazy], stored: int) -> None:

@@ -22,6 +22,13 @@ def summarize(names: Iterable[str]) -> list[str]:
     return [with_ranges(pattern, members) for pattern, members in groups.items()]
 
 
+def listed(names: Iterable[str], most: int = 30) -> str:
+    """The names summarised, and only so many of them as a person may want to read."""
+    shown = summarize(names)
+    more = [f"and {len(shown) - most:,} more"] if len(shown) > most else []
+    return ", ".join([*shown[:most], *more])
+
+
 def without_numbers(name: str) -> str:
     return _NUMBER.sub("*", name)
 
@@ -44,24 +51,24 @@ def _range(numbers: list[int]) -> str:
 def check_fit(found: Shapes, wanted: Shapes, *, where: str) -> None:
     """One error with every missing, extra and misshapen parameter (flat names, `.shape`s)."""
     problems: list[str] = []
-    if missing := summarize(sorted(set(wanted) - set(found))):
-        problems.append(f"the checkpoint has no {', '.join(missing)}")
-    if extra := summarize(sorted(set(found) - set(wanted))):
-        problems.append(f"the model has no {', '.join(extra)}")
+    if missing := listed(sorted(set(wanted) - set(found))):
+        problems.append(f"the checkpoint has no {missing}")
+    if extra := listed(sorted(set(found) - set(wanted))):
+        problems.append(f"the model has no {extra}")
     by_shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
     for name in sorted(set(found) & set(wanted)):
         theirs, ours = tuple(found[name].shape), tuple(wanted[name].shape)
         if theirs != ours:
             by_shapes.setdefault((theirs, ours), []).append(name)
     problems += [
-        f"{', '.join(summarize(names))}: {theirs} in the checkpoint, {ours} in the model"
+        f"{listed(names)}: {theirs} in the checkpoint, {ours} in the model"
         for (theirs, ours), names in by_shapes.items()
     ]
     if problems:
         guess, own = guess_model(found), guess_model(wanted)
         hint = f" The checkpoint looks like a {guess}; try that model."
         raise ValueError(
-            f"{where} does not fit the model: {'; '.join(problems)}."
+            f"{where} does not fit the model: {'; '.join(problems[:30])}."
             + (hint if guess and guess != own else "")
         )
 

@@ -21,7 +21,7 @@ from jax.typing import ArrayLike
 from numpy.lib import format as npy
 
 from vit_jax.atomic import is_remote, replacing
-from vit_jax.checkpoint.lazy import Index, Lazy, check_claims
+from vit_jax.checkpoint.lazy import Index, Lazy, check_claims, check_count
 from vit_jax.untrusted import MAX_BYTES
 
 # The card is the zip file's comment, which np.load ignores: a member would be one more "array" of
@@ -33,7 +33,6 @@ _MAX_COMMENT = 65_535
 # NumPy has no bfloat16: such arrays are stored as two raw bytes per number.
 _BFLOAT16 = np.dtype("V2")
 
-_MAX_MEMBERS = 10_000
 _MAX_HEADER = 4096  # bytes before an array's data; 128 is usual
 _READ_HEADER = {
     (1, 0): npy.read_array_header_1_0,
@@ -59,11 +58,7 @@ class Archive:
         self._members: dict[str, _Member] = {}
         self.arrays: dict[str, Lazy] = {}
         infos, end = file.infolist(), 0
-        if len(infos) > _MAX_MEMBERS:
-            raise ValueError(
-                f"{path} holds {len(infos):,} arrays, and no checkpoint has more than "
-                f"{_MAX_MEMBERS:,}."
-            )
+        check_count(infos)
         for info in sorted(infos, key=lambda info: info.header_offset):
             with self._explained(info.filename):
                 start = self._start(info)
@@ -80,7 +75,7 @@ class Archive:
             raw.seek(-22 - len(file.comment), os.SEEK_END)
             if raw.read(4) != b"PK\5\6":
                 raise zipfile.BadZipFile("more bytes follow its end")
-            check_claims(self.arrays.values(), raw.tell() + 18 + len(file.comment))
+        check_claims(self.arrays.values(), raw.tell() + 18 + len(file.comment))
 
     @property
     def card(self) -> str | bytes | None:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from vit_jax.aliases import Json
 from vit_jax.allowed import text
 from vit_jax.atomic import replacing
-from vit_jax.checkpoint.lazy import Index, Lazy, read_ahead
+from vit_jax.checkpoint.lazy import Index, Lazy, check_count, read_ahead
 from vit_jax.checkpoint.names import summarize
 from vit_jax.untrusted import fields, known_fields, read_json
 
@@ -42,7 +42,8 @@ class Reader:
         file = self._open()
         self.metadata = file.metadata() or {}
         self.arrays: dict[str, Lazy] = {}
-        for name in file.keys():  # noqa: SIM118
+        check_count(names := file.keys())
+        for name in names:
             view = file.get_slice(name)
             if (kind := view.get_dtype()) not in _DTYPES:
                 raise ValueError(

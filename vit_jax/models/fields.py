@@ -77,7 +77,7 @@ FIELDS: dict[str, Allowed] = {
     "transformer.attention_dropout_rate": _rate,
     "transformer.stochastic_depth_rate": number(0, below=1),
     "resnet": optional(_group),
-    "resnet.num_layers": several(whole(1, 1000), range(9), "the number of units in each stage"),
+    "resnet.num_layers": several(whole(1, 100), range(9), "the number of units in each stage"),
     "resnet.width_factor": number(0.5, 64),
     "resnet.norm_eps": number(above=0),
     "resnet.variance_eps": optional(number(above=0)),

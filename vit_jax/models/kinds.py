@@ -47,7 +47,7 @@ class Kind(NamedTuple):
     module: type[Model]
     block: str  # blocks are named {block}_0, {block}_1, … in the parameter tree
     num_layers: Callable[[Any], int]
-    with_layers: Callable[[Any, int], Model]  # the same model with another number of blocks
+    shortened: Callable[[Any], Model]  # the same with one block, and two units in a ResNet's stage
     from_shapes: Callable[[Shapes], Found | None]
     any_resolution: bool  # whether it runs at other sizes than it was trained at
     tokens: str  # the module whose output is the tokens before they are pooled
@@ -141,13 +141,14 @@ def parameter_shapes(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Flat name to shape of every parameter.
 
-    Traces one block and repeats it, so a deep model costs as little as a shallow one.
+    Traces one block and repeats it, and two units of each stage of a ResNet, so a deep model costs
+    as little as a shallow one.
     """
     kind, size = find_kind(model), image_size or patch_stride(model)
     if by_pairs := getattr(model, "position", None) in ("sincos2d", "relative"):
         size = patch_stride(model)  # tracing would make a table, of all pairs of patches even
     image = jax.ShapeDtypeStruct((1, *size, channels), jnp.float32)
-    short = kind.with_layers(model, 1)
+    short, num_units = kind.shortened(model), _units_by_stage(model)
     variables = jax.eval_shape(lambda x: short.init(jax.random.key(0), x, train=False), image)
     shapes: dict[str, jax.ShapeDtypeStruct] = {}
     for name, leaf in flatten(variables["params"]).items():
@@ -157,6 +158,9 @@ def parameter_shapes(
         repeats = kind.num_layers(model) if name.startswith(f"{kind.block}_0/") else 1
         for i in range(repeats):
             shapes[name.replace(f"{kind.block}_0/", f"{kind.block}_{i}/")] = leaf
+        if unit := re.match(r"block(\d+)/unit2/", name):
+            for i in range(3, num_units[int(unit[1]) - 1] + 1):
+                shapes[name.replace("/unit2/", f"/unit{i}/")] = leaf
     return shapes
 
 
@@ -190,10 +194,17 @@ def encoder_fields(model: VisionTransformer) -> Fields:
     return model.transformer
 
 
-def _vit_with_layers(model: VisionTransformer, num_layers: int) -> VisionTransformer:
-    if model.transformer is None:
-        return model
-    return model.clone(transformer={**model.transformer, "num_layers": num_layers})
+def _shortened_vit(model: VisionTransformer) -> VisionTransformer:
+    if model.transformer is not None:
+        model = model.clone(transformer={**model.transformer, "num_layers": 1})
+    if model.resnet is not None:
+        num_units = tuple(min(2, count) for count in _units_by_stage(model))
+        model = model.clone(resnet={**model.resnet, "num_layers": num_units})
+    return model
+
+
+def _units_by_stage(model: Model) -> Sequence[int]:
+    return (getattr(model, "resnet", None) or {}).get("num_layers", ())
 
 
 def _vit_from_shapes(shapes: Shapes) -> Found | None:
@@ -308,7 +319,7 @@ KINDS = (
         module=VisionTransformer,
         block="Transformer/encoderblock",
         num_layers=lambda model: model.transformer["num_layers"] if model.transformer else 0,
-        with_layers=_vit_with_layers,
+        shortened=_shortened_vit,
         from_shapes=_vit_from_shapes,
         any_resolution=True,
         tokens="Transformer",
@@ -317,7 +328,7 @@ KINDS = (
         module=MlpMixer,
         block="MixerBlock",
         num_layers=lambda model: model.num_blocks,
-        with_layers=lambda model, num_layers: model.clone(num_blocks=num_layers),
+        shortened=lambda model: model.clone(num_blocks=1),
         from_shapes=_mixer_from_shapes,
         any_resolution=False,  # its token mixing has the size of its grid
         tokens="pre_head_layer_norm",

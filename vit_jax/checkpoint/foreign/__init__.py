@@ -20,7 +20,7 @@ from vit_jax.checkpoint.foreign import huggingface, lucidrains, rules, timm, tim
 from vit_jax.checkpoint.foreign.description import Layout, Reading, WritableLayout, Writing
 from vit_jax.checkpoint.foreign.rules import Dims, Source
 from vit_jax.checkpoint.lazy import Lazy, from_array
-from vit_jax.checkpoint.names import summarize
+from vit_jax.checkpoint.names import listed
 from vit_jax.checkpoint.plan import Mapped, Plan
 from vit_jax.checkpoint.tensors import Reader, open_files
 from vit_jax.checkpoint.tensors import write as write_tensors
@@ -47,9 +47,9 @@ def open_plan(
     found = {name: layout.source_names(arrays) for name, layout in _READABLE.items()}
     name = next((name for name, names in found.items() if names is not None), None)
     if name is None:
-        known = ", ".join(summarize(arrays)[:5])
         raise ValueError(
-            f"{path} has none of the layouts we know ({', '.join(LAYOUTS)}): it holds {known} …"
+            f"{path} has none of the layouts we know ({', '.join(LAYOUTS)}): it holds "
+            f"{listed(arrays, 5)}."
         )
     source = Source(str(path), found[name] or {}, arrays)
     card, config = None, _read_config(path)
@@ -102,9 +102,9 @@ def _read_plan(source: Source, reading: Reading, card: Card) -> Plan:
 
     problems: list[str] = []
     if missing:
-        problems.append(f"it has no {', '.join(summarize(missing))}")
+        problems.append(f"it has no {listed(missing)}")
     if unknown:
-        problems.append(f"our model has no place for {', '.join(summarize(unknown))}")
+        problems.append(f"our model has no place for {listed(unknown)}")
     problems += misshapen
     problems += [
         f"{' + '.join(item.sources)} gives {item.target} {item.array.shape}, where the model needs "
@@ -114,9 +114,10 @@ def _read_plan(source: Source, reading: Reading, card: Card) -> Plan:
     ]
     gaps = set(wanted) - {item.target for item in mapped}
     if gaps and not missing:
-        problems.append(f"nothing in it gives {', '.join(summarize(sorted(gaps)))}")
+        problems.append(f"nothing in it gives {listed(sorted(gaps))}")
     if problems:
-        raise ValueError(f"{source.where} cannot become one of our models: {'; '.join(problems)}.")
+        told = "; ".join(problems[:30])
+        raise ValueError(f"{source.where} cannot become one of our models: {told}.")
     return Plan(mapped, dropped, reading.notes)
 
 

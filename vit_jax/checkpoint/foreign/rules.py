@@ -14,6 +14,7 @@ import numpy as np
 
 from vit_jax.checkpoint.lazy import Lazy, concatenated, transposed
 from vit_jax.checkpoint.plan import Mapped
+from vit_jax.models.fields import MAX_LAYERS
 from vit_jax.models.layers import ATTENTION
 
 
@@ -180,7 +181,12 @@ class Source:
     def count(self, prefix: str) -> int:
         """How many numbers follow a prefix: the depth, for `blocks.`."""
         rest = (name.removeprefix(prefix) for name in self.names if name.startswith(prefix))
-        return len({text.split(".")[0] for text in rest})
+        count = len({text.split(".")[0] for text in rest})
+        if count > MAX_LAYERS:
+            raise ValueError(
+                f"{self.where} has {count:,} {prefix}…, and {MAX_LAYERS:,} are possible."
+            )
+        return count
 
 
 class Found(NamedTuple):
