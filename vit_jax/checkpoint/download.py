@@ -118,7 +118,7 @@ def _hash(file: io.BufferedIOBase) -> str:
 
 @contextlib.contextmanager
 def _locked(partial: Path) -> Iterator[io.BufferedRandom]:
-    """The partial file, open for this process alone."""
+    """The partial file, open for this process alone; left empty, it goes."""
     try:
         held = filelock.FileLock(partial.with_suffix(".lock"), timeout=0).acquire()
     except filelock.Timeout:
@@ -126,7 +126,11 @@ def _locked(partial: Path) -> Iterator[io.BufferedRandom]:
             f"another process is downloading {partial}; wait for it, or end it"
         ) from None
     with held, partial.open("a+b") as file:
-        yield file
+        try:
+            yield file
+        finally:
+            if not os.fstat(file.fileno()).st_size:
+                partial.unlink(missing_ok=True)
 
 
 def _transfer(
