@@ -29,7 +29,7 @@ from vit_jax.config import flat_config
 from vit_jax.parallel import hosts
 
 CODES = {"predict": (0, 1, 3), "explain": (0, 1, 3)}  # of others 0 and 1
-MOST_LINES, MOST_CHARACTERS = 4, 10_000
+MOST_LINES, MOST_CHARACTERS = 4, 5_000
 
 _WORDS = r"""
 0 -1 -0.0 1 2 3 7 1.5 8, 1,2,3 1e308 1e-400 nan inf -inf 2147483648 99999999999999999999 0x10 1_0

@@ -228,6 +228,12 @@ def test_a_damaged_note_about_a_partial_file_starts_anew(kept, server, tmp_path)
     assert "Range" not in server.requests[0][1]
 
 
+def test_a_server_that_is_not_there_leaves_nothing(tmp_path):
+    with pytest.raises(download.DownloadError):
+        download.fetch("http://127.0.0.1:9/w.npz", tmp_path / "w.npz", sizes=range(1, 10))
+    assert not files_in(tmp_path)
+
+
 def test_a_partial_file_that_is_too_long_starts_anew(server, tmp_path):
     server.behaviours["/weights.npz"] = ["cut", 416]
     assert fetch(server, tmp_path / "w.npz") == SHA256

@@ -28,6 +28,17 @@ def test_an_error_is_one_line_and_exit_code_1(capsys):
     assert capsys.readouterr().err == "try: it was wrong\n"
 
 
+def test_a_long_error_is_cut_in_the_middle(capsys):
+    def paste(_):
+        raise ValueError(f"{'a' * 100_000} is not a number")
+
+    assert command(paste).main([]) == 1
+    said = capsys.readouterr().err
+    assert len(said) < 5_000
+    assert said.startswith("try: aaa")
+    assert said.endswith("aaa is not a number\n")
+
+
 def test_the_systems_own_errors_name_the_file_and_the_reason(tmp_path, capsys):
     assert command(lambda _: tmp_path.read_bytes()).main([]) == 1
     assert capsys.readouterr().err == f"try: {tmp_path}: Is a directory.\n"

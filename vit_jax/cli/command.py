@@ -26,6 +26,8 @@ from vit_jax.cli.options import Parser
 from vit_jax.config import describe_options
 from vit_jax.printable import prepare_streams, printable
 
+_LONGEST = 4_000  # characters of an error
+
 
 @dataclasses.dataclass(frozen=True)
 class Command:
@@ -112,4 +114,7 @@ def one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return printable(f"{os.fsdecode(error.filename)}: {error.strerror}.")
     message = str(error).partition("\n-----")[0]  # below this line JAX describes its own frames
-    return printable(" ".join(message.split()))
+    message = " ".join(message.split())
+    if len(message) > _LONGEST:  # it quotes a whole file, or a value that was pasted by mistake
+        message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
+    return printable(message)
