@@ -171,6 +171,29 @@ def test_a_process_that_dies_stops_the_other_with_a_message():
     assert "Fatal Python error" not in told  # no stack of ours to bury the message
 
 
+def test_a_process_whose_others_never_start_ends_with_one_line():
+    script = """if True:
+        import sys
+        from vit_jax.parallel import hosts
+        hosts.JOINING = 2
+        hosts.connect(sys.argv[1], 2, 1)
+    """
+    address = f"127.0.0.1:{free_port()}"
+    ended = subprocess.run(
+        [sys.executable, "-c", script, address],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(
+        f"train: after 2 seconds not all of the processes have joined at {address}"
+    )
+
+
 def test_flags_of_several_processes_go_together():
     with pytest.raises(ValueError, match="--process_id=0…N-1 go together; given were host:1, None"):
         hosts.connect("host:1", None, None)

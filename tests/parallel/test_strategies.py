@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from tests.parallel.programs import batch_of, make_program
+from tests.parallel.programs import CLASSES, batch_of, make_program
 from vit_jax import checkpoint, models
 from vit_jax.parallel.mesh import (
     batch_sharding,
@@ -63,6 +63,21 @@ def test_strategies_equal_one_device_after_twenty_steps(name):
     np.testing.assert_allclose(losses, losses_alone, atol=1e-5, rtol=0)
     close = functools.partial(np.testing.assert_allclose, atol=1e-5, rtol=0)
     jax.tree.map(close, gather_to_host(state), gather_to_host(alone))
+
+
+def test_biases_of_keys_may_differ_since_they_change_no_output():
+    """They add the same to all scores of a query; the pod guide says what AdamW makes of them."""
+    program = make_program()
+    params = jax.device_get(jax.jit(program.init_params)())
+    params["head"]["kernel"] = np.random.default_rng(0).standard_normal((64, CLASSES), np.float32)
+    outputs = jax.jit(lambda p: program.model.apply({"params": p}, batch_of(0, 4)["image"]))
+    before = outputs(params)
+    attention = params["Transformer"]["encoderblock"]["MultiHeadDotProductAttention_0"]
+    attention["key"]["bias"] = attention["key"]["bias"] + 0.1
+    after = outputs(params)
+    np.testing.assert_allclose(before, after, atol=1e-5, rtol=0)
+    attention["query"]["bias"] = attention["query"]["bias"] + 0.1  # those of queries do
+    assert np.abs(outputs(params) - after).max() > 1e-3
 
 
 def test_pmap_equals_jax_pmap_with_a_mean_of_the_gradients():

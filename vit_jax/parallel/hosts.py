@@ -6,20 +6,33 @@ then ends all others with a message, and the job's launcher can start them all a
 
 import contextlib
 import faulthandler
+import functools
+import ipaddress
 import os
 import re
 import signal
+import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
+from jax._src import config, distributed, xla_bridge
+from jax._src.lib import _jax  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 from jax.experimental import multihost_utils
+from jax.extend import backend
 from orbax.checkpoint import multihost
 
 from vit_jax import signals
 
 HEARTBEAT = 60  # seconds without a sign of life after which a process counts as dead
+JOINING = 300  # seconds that a process waits for the others to start
+LINGER = 3  # seconds that the first process outlives an error
 PATIENCE = 3600  # seconds that processes wait for each other, for example to compile
+_job = distributed.global_state
+_FIRST = "vit_jax/first"  # where the others find the first process
 
 
 def connect(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
@@ -28,6 +41,11 @@ def connect(coordinator: str | None, num_processes: int | None, process_id: int 
     JAX knows SLURM, GKE, Cloud TPU and Open MPI. Call it before anything touches a device.
     """
     given = (coordinator, num_processes, process_id)
+    join = functools.partial(
+        jax.distributed.initialize,
+        heartbeat_timeout_seconds=HEARTBEAT,
+        initialization_timeout=2 * JOINING,
+    )
     if any(value is not None for value in given):
         if (
             coordinator is None
@@ -39,22 +57,64 @@ def connect(coordinator: str | None, num_processes: int | None, process_id: int 
                 "--coordinator=HOST:PORT, --num_processes=N and --process_id=0…N-1 go together; "
                 f"given were {coordinator}, {num_processes} and {process_id}."
             )
-        jax.distributed.initialize(
-            coordinator,
-            num_processes,
-            process_id,
-            cluster_detection_method="deactivate",
-            heartbeat_timeout_seconds=HEARTBEAT,
-        )
+        with _patience_to_join():
+            join(coordinator, num_processes, process_id, cluster_detection_method="deactivate")
     else:
         try:
-            jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT)
+            with _patience_to_join():
+                join()
         except ValueError as e:
             if "coordinator_address" not in str(e):
                 raise
             return
+    _listen_where_others_are()
     # When another process dies, JAX says so and aborts; a Python stack would bury the message.
     faulthandler.disable()
+
+
+@contextlib.contextmanager
+def _patience_to_join() -> Iterator[None]:
+    """Ends the process with a line if it waits here too long; JAX would abort with a stack."""
+
+    def end() -> None:
+        told = f"train: after {JOINING} seconds not all of the processes have joined at "
+        told += f"{_job.coordinator_address}. Is the command running for every one of them, and "
+        os.write(2, f"{told}can each machine reach that address?\n".encode())
+        os._exit(1)
+
+    timer = threading.Timer(JOINING, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _listen_where_others_are() -> None:
+    """Has collectives of CPUs listen on the address from which this machine reaches the first one.
+
+    JAX has them listen on what the machine's name resolves to. On Debian and its kin that is
+    127.0.1.1, where no other machine can connect. If the first process is called by such a name,
+    it listens where the second one finds it.
+    """
+    client: Any = _job.client
+    if _job.num_processes == 1 or config.cpu_collectives_implementation.value != "gloo":
+        return
+    first, port = str(_job.coordinator_address).rsplit(":", 1)
+    family, kind, _, _, to = socket.getaddrinfo(first.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(to)  # sends nothing
+        address = probe.getsockname()[0]
+    if _job.process_id == 1:
+        client.key_value_set(_FIRST, to[0])
+    elif _job.process_id == 0 and ipaddress.ip_address(address).is_loopback:
+        address = client.blocking_key_value_get(_FIRST, 1000 * PATIENCE)
+
+    def make_client() -> Any:
+        return xla_bridge.make_cpu_client(_jax.make_gloo_tcp_collectives(client, hostname=address))
+
+    backend.register_backend_factory("cpu", make_client, priority=0, fail_quietly=False)
 
 
 def is_first() -> bool:
@@ -84,9 +144,19 @@ def stop_together() -> Iterator[Callable[[int], bool]]:
         signal.signal(signal.SIGINT, previous)
 
 
+def cannot_wait(error: BaseException | None) -> bool:
+    """Whether after this error there is no use in waiting for others: they failed, or wait too."""
+    return _job.num_processes > 1 and isinstance(error, jax.errors.JaxRuntimeError | OSError)
+
+
 def leave(code: int) -> None:
-    """Ends a failed process without waiting for the others, as an orderly exit would."""
+    """Ends a failed process without waiting for the others, as an orderly exit would.
+
+    The first one lets others that failed with it end by themselves: without it JAX aborts them.
+    """
     if jax.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
+        if _job.process_id == 0:
+            time.sleep(LINGER)
         os._exit(code)

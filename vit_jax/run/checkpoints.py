@@ -87,8 +87,9 @@ class RunCheckpoints(contextlib.AbstractContextManager["RunCheckpoints"]):
             if path.name == str(self._saving) or path.name.startswith(f"{self._saving}.orbax-"):
                 checksums.write(path)
 
-    def __exit__(self, *_: object) -> None:
-        self._manager.close()  # waits until everything is on disk
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not hosts.cannot_wait(error):
+            self._manager.close()  # waits until everything is on disk
 
 
 def _set_damaged_aside(folder: epath.Path) -> None:
