@@ -29,7 +29,7 @@ from vit_jax.config import flat_config
 from vit_jax.parallel import hosts
 
 CODES = {"predict": (0, 1, 3), "explain": (0, 1, 3)}  # of others 0 and 1
-MOST_LINES, MOST_CHARACTERS = 4, 5_000
+MOST_LINES, MOST_CHARACTERS = 12, 5_000  # a line for each file that cannot be read
 
 _WORDS = r"""
 0 -1 -0.0 1 2 3 7 1.5 8, 1,2,3 1e308 1e-400 nan inf -inf 2147483648 99999999999999999999 0x10 1_0

@@ -64,6 +64,13 @@ def test_everything_wrong_with_a_card_is_listed_at_once():
         assert part in str(caught.value)
 
 
+def test_images_have_the_channels_that_the_model_takes():
+    card = make(preprocessing=google_preprocessing((48, 48))).to_json()
+    card["preprocessing"]["channels"] = 4
+    with pytest.raises(ValueError, match="4 channels are for a model of 3"):
+        checkpoint.Card.from_json(card)
+
+
 def test_a_card_of_the_future_asks_for_an_upgrade():
     with pytest.raises(ValueError, match=r"format 2.*upgrade"):
         checkpoint.Card.from_json({**make().to_json(), "format": 2})

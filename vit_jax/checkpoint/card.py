@@ -78,6 +78,9 @@ class Card:
         names = self.class_names
         if names is not None and len(names) != self.num_classes:
             raise ValueError(f"there are {len(names)} class names for {self.num_classes} classes")
+        prepared = self.preprocessing.channels if self.preprocessing else self.channels
+        if prepared != self.channels:
+            raise ValueError(f"images of {prepared} channels are for a model of {self.channels}")
 
     @property
     def num_classes(self) -> int:
