@@ -29,6 +29,7 @@ def read(
     """The config that `argv` describes, locked, and the arguments that are not about it."""
     parser = Parser(add_help=False)
     parser.add_argument("--config")
+    parser.refuse_unknown([word for word in argv if word.startswith("--config=")])
     args, rest = parser.parse_known_args(argv)
     config = default() if args.config is None else load(args.config)
     rest = _joined(config, rest)

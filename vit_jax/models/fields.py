@@ -27,10 +27,9 @@ def field_problems(
     """
     flat: dict[str, Any] = {}
     for name, value in fields.items():
-        if isinstance(value, Mapping | ml_collections.ConfigDict):
-            flat |= dict.fromkeys(_NEEDED.get(name, ())) | {
-                f"{name}.{inner}": v for inner, v in value.items()
-            }
+        if name in _NEEDED and isinstance(value, Mapping | ml_collections.ConfigDict):
+            inner = {f"{name}.{key}": v for key, v in value.items()}
+            flat |= dict.fromkeys(_NEEDED[name]) | inner
         else:
             flat[name] = value
     ours = {field.name for field in dataclasses.fields(module)}
