@@ -8,6 +8,7 @@ import contextlib
 import faulthandler
 import functools
 import ipaddress
+import logging
 import os
 import re
 import signal
@@ -19,13 +20,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax._src import config, distributed, xla_bridge
-from jax._src.lib import _jax  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+from jax._src import distributed
 from jax.experimental import multihost_utils
-from jax.extend import backend
 from orbax.checkpoint import multihost
 
 from vit_jax import signals
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT = 60  # seconds without a sign of life after which a process counts as dead
 JOINING = 300  # seconds that a process waits for the others to start
@@ -99,7 +100,8 @@ def _listen_where_others_are() -> None:
     it listens where the second one finds it.
     """
     client: Any = _job.client
-    if _job.num_processes == 1 or config.cpu_collectives_implementation.value != "gloo":
+    collectives = getattr(jax.config, "jax_cpu_collectives_implementation", "")
+    if _job.num_processes == 1 or collectives != "gloo":
         return
     first, port = str(_job.coordinator_address).rsplit(":", 1)
     family, kind, _, _, to = socket.getaddrinfo(first.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
@@ -111,10 +113,21 @@ def _listen_where_others_are() -> None:
     elif _job.process_id == 0 and ipaddress.ip_address(address).is_loopback:
         address = client.blocking_key_value_get(_FIRST, 1000 * PATIENCE)
 
-    def make_client() -> Any:
-        return xla_bridge.make_cpu_client(_jax.make_gloo_tcp_collectives(client, hostname=address))
+    # JAX has no public way to say it; a JAX that has changed here listens as it always did.
+    try:
+        from jax._src import xla_bridge
+        from jax._src.lib import _jax  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        from jax.extend import backend
 
-    backend.register_backend_factory("cpu", make_client, priority=0, fail_quietly=False)
+        listen, make_client = _jax.make_gloo_tcp_collectives, xla_bridge.make_cpu_client
+    except (ImportError, AttributeError) as e:
+        log.warning("Collectives listen on what this machine's name resolves to (%s).", e)
+        return
+
+    def make() -> Any:
+        return make_client(listen(client, hostname=address))
+
+    backend.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
 
 
 def is_first() -> bool:
