@@ -25,6 +25,8 @@ from benchmarks.fuzz import cases, workers
 from benchmarks.fuzz.tally import Tally
 from benchmarks.fuzz.trial import run
 
+_SHOWN_EVERY = 10.0  # seconds
+
 
 def main() -> int:
     args = _parse()
@@ -33,15 +35,16 @@ def main() -> int:
         workers.make_seeds(good)
         if args.case:
             return _run_one(args.case, good, rooms)
-        tally = Tally(args.out or Path(tempfile.mkdtemp(prefix="fuzz-found-")))
-        start = time.monotonic()
+        tally = Tally(args.out or Path(tempfile.gettempdir()) / f"fuzz-found-{os.getpid()}")
+        start = shown = time.monotonic()
         names = _until(cases.names(args.only, args.seed), args.cases, args.minutes)
         for outcome, room in workers.outcomes(names, good, rooms, args.jobs):
             tally.add(outcome, room)
-            if tally.count % 50 == 0:
-                _show_progress(tally, time.monotonic() - start, args)
+            if time.monotonic() - shown > _SHOWN_EVERY:
+                shown = time.monotonic()
+                _show_progress(tally, shown - start, args)
         figures = tally.figures(time.monotonic() - start)
-    print(f"\n{tally.table()}")
+    print(tally.table())
     if args.json:
         args.json.write_text(json.dumps(figures | machine.about(), indent=1) + "\n")
     return 1 if tally.unexpected else 0
@@ -73,7 +76,7 @@ def _show_progress(tally: Tally, seconds: float, args: argparse.Namespace) -> No
     left = [(args.cases - tally.count) / rate] if args.cases else []
     left += [60 * args.minutes - seconds] if args.minutes else []
     done = f"{tally.count:,} cases, {rate:.0f}/s, {tally.unexpected} unexpected"
-    print(f"\r{done}, {max(0, min(left)):.0f} s left   ", end="", file=sys.stderr, flush=True)
+    print(f"{done}, {max(0, min(left)):.0f} s left", file=sys.stderr, flush=True)
 
 
 def _run_one(case: str, good: Path, room: Path) -> int:

@@ -21,13 +21,16 @@ from vit_jax.preprocessing import Preprocessing
 def damaged(rng: random.Random, good: Seeds, room: Path) -> Trial:
     """A picture is damaged, and prepared as a command would."""
     name, spare = (rng.choice(list(good.pictures)) for _ in range(2))
-    aware = name.endswith(".png") and rng.random() < 0.7
-    damage = mutations.png_chunk if aware else mutations.blind
+    aware = _AWARE.get(Path(name).suffix, mutations.blind)
+    damage = aware if rng.random() < 0.6 else mutations.blind
     content = damage(good.pictures[name], good.pictures[spare], rng)
     (room / name).write_bytes(content)
     way = rng.choice(list(_transforms()))
     what = f"{damage.__name__} in {name}, {way}"
     return Trial(what, functools.partial(_prepare, content, way))
+
+
+_AWARE = {".png": mutations.png_chunk, ".jpg": mutations.jpeg_header}
 
 
 @functools.cache

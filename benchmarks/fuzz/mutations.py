@@ -197,6 +197,17 @@ def _png(data: bytes, chunks: list[tuple[bytes, bytes]]) -> bytes:
     return data[:8] + b"".join(parts)
 
 
+# JPEG
+
+
+def jpeg_header(data: bytes, _: bytes, rng: random.Random) -> bytes:
+    """A field of a marker: sizes, numbers of components, tables, lengths."""
+    at = rng.choice([m.start() for m in re.finditer(rb"\xff[\xc0-\xc4\xda-\xdd\xe0-\xee]", data)])
+    at, size = at + rng.randrange(1, 12), rng.choice((1, 2))
+    number = rng.choice(NUMBERS) % 256**size
+    return data[:at] + number.to_bytes(size, "big") + data[at + size :]
+
+
 # JSON
 
 

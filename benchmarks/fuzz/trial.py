@@ -1,5 +1,6 @@
 """One case: its input, its run, and what became of it, with the time and memory it took."""
 
+import contextlib
 import dataclasses
 import time
 import traceback
@@ -78,10 +79,8 @@ def _place(error: BaseException) -> str:
 
 def _reset_peak() -> float:
     """Makes the peak what is resident now, and returns it in MB; 0 where Linux is not there."""
-    try:
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return _peak()
     return _peak()
 
 
