@@ -1,5 +1,6 @@
 """What every command does with its arguments, its errors and its exit code."""
 
+import functools
 import subprocess
 import sys
 
@@ -28,15 +29,16 @@ def test_an_error_is_one_line_and_exit_code_1(capsys):
     assert capsys.readouterr().err == "try: it was wrong\n"
 
 
-def test_a_long_error_is_cut_in_the_middle(capsys):
+@pytest.mark.parametrize("kind", [ValueError, functools.partial(FileNotFoundError, 2, "gone")])
+def test_a_long_error_is_cut_in_the_middle(kind, capsys):
     def paste(_):
-        raise ValueError(f"{'a' * 100_000} is not a number")
+        raise kind(f"{'a' * 100_000} is not a number")
 
     assert command(paste).main([]) == 1
     said = capsys.readouterr().err
     assert len(said) < 5_000
     assert said.startswith("try: aaa")
-    assert said.endswith("aaa is not a number\n")
+    assert "aaa is not a number" in said
 
 
 def test_the_systems_own_errors_name_the_file_and_the_reason(tmp_path, capsys):

@@ -112,9 +112,9 @@ def _nobody_reads() -> bool:
 def one_line(error: Exception) -> str:
     """What a user needs to know about an error; for the system's own, the file and the reason."""
     if isinstance(error, OSError) and error.filename is not None:
-        return printable(f"{os.fsdecode(error.filename)}: {error.strerror}.")
-    message = str(error).partition("\n-----")[0]  # below this line JAX describes its own frames
-    message = " ".join(message.split())
+        message = f"{os.fsdecode(error.filename)}: {error.strerror}."
+    else:  # below this line JAX describes its own frames
+        message = " ".join(str(error).partition("\n-----")[0].split())
     if len(message) > _LONGEST:  # it quotes a whole file, or a value that was pasted by mistake
         message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
     return printable(message)
