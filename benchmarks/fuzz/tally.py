@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from benchmarks.fuzz.trial import Outcome
+from benchmarks.fuzz.trial import DONE, Outcome
 
 _KEPT = 3  # inputs of the same fault
 
@@ -30,8 +30,9 @@ class Tally:
     def add(self, outcome: Outcome, room: Path) -> None:
         kind = outcome.case.partition(":")[0]
         self._verdicts.setdefault(kind, collections.Counter())[outcome.verdict] += 1
-        self._slowest = max(self._slowest, outcome, key=lambda one: one.seconds)
-        self._largest = max(self._largest, outcome, key=lambda one: one.megabytes)
+        if outcome.verdict != DONE:  # such a command compiled a model, as it should
+            self._slowest = max(self._slowest, outcome, key=lambda one: one.seconds)
+            self._largest = max(self._largest, outcome, key=lambda one: one.megabytes)
         if outcome.fault:
             same = self._faults.setdefault(_signature(outcome), [])
             same.append(outcome)
