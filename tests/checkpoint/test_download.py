@@ -135,6 +135,13 @@ def test_http_is_possible_where_it_is_allowed():
         download.check_url("ftp://example.com/a", allow_http=True)
 
 
+def test_a_proxy_in_the_environment_is_used(server, tmp_path, monkeypatch):
+    url, target = "http://example.com/weights.npz", tmp_path / "w.npz"
+    monkeypatch.setenv("http_proxy", server.url)
+    server.files[url] = BODY
+    assert download.fetch(url, target, sizes=SIZES, allow_http=True) == SHA256
+
+
 def test_two_processes_do_not_write_the_same_file(server, tmp_path):
     with (
         download._locked(tmp_path / ".w.npz.partial"),

@@ -1,11 +1,9 @@
-"""One file over https, never trusted: capped, timed, resumed, hashed, looked at, then moved into
-place.
+"""One file over https: capped, timed, resumed, hashed, looked at, then moved into place.
 
 Knows nothing about checkpoints; `catalog` decides what to fetch from where, and how it must look.
 """
 
 import contextlib
-import functools
 import hashlib
 import http.client
 import io
@@ -14,12 +12,14 @@ import os
 import re
 import socket
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler
 
 import filelock
 
@@ -35,10 +35,6 @@ Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if kn
 
 class DownloadError(OSError):
     """A download that did not work, with the reason in words."""
-
-
-class _PassingError(DownloadError):
-    """A failure that may pass."""
 
 
 def fetch(
@@ -69,14 +65,18 @@ def fetch(
             try:
                 _transfer(url, file, about, sizes, allow_http, timeout, progress)
                 break
-            except _FROM_SERVER as e:
+            # ValueError and OverflowError come of an address that a redirect gave.
+            except (DownloadError, URLError, HTTPException, ValueError, OverflowError) as e:
                 if attempt == attempts or not _may_pass(e):
                     raise DownloadError(f"{url}: {_in_words(e, timeout)}") from e
-        found = _hash(file)
+            except OSError as e:  # of our own disk
+                kept = f"{e.strerror}; what came before is kept, and the next fetch continues"
+                raise OSError(e.errno, kept, str(partial)) from e
+        size, found = partial.stat().st_size, file_hash(partial)
         about.unlink(missing_ok=True)
         problem = None
-        if file.tell() not in sizes:
-            problem = f"it has {file.tell():,} bytes, not {_in_range(sizes)}"
+        if size not in sizes:
+            problem = f"it has {size:,} bytes, not {_in_range(sizes)}"
         elif sha256 is not None and found != sha256:
             problem = f"its sha256 is {found} instead of {sha256}"
         elif look is not None:
@@ -108,12 +108,7 @@ def check_url(url: str, allow_http: bool = False) -> None:
 
 def file_hash(path: Path) -> str:
     with path.open("rb") as file:
-        return _hash(file)
-
-
-def _hash(file: io.BufferedIOBase) -> str:
-    file.seek(0)
-    return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -154,16 +149,14 @@ def _transfer(
     else:
         headers |= {"Range": f"bytes={have}-", "If-Range": known}
     most = sizes[-1]
-    opener = urllib.request.build_opener(
-        _Http(most), _Https(most), _OnlyAllowed(allow_http), _Redirects()
-    )
+    opener = urllib.request.build_opener(_Handler(most, allow_http))
     try:
         response = opener.open(urllib.request.Request(url, headers=headers), timeout=timeout)
-    except urllib.error.HTTPError as e:
-        with e:
-            if e.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-                raise _anew(file, about, "the server could not continue the download") from e
-            raise
+    except HTTPError as e:
+        e.close()
+        if e.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+            raise _anew(file, about, "the server could not continue the download") from e
+        raise
     with response:
         have, total = _start_and_length(response, have)
         validator = _validator(response)
@@ -179,34 +172,23 @@ def _transfer(
         while block := response.read1(CHUNK):  # not `read`, which loses what came before a break
             have += len(block)
             if have > (most if total is None else total):
-                announced = (
-                    f"{total:,} that it announced" if total else f"{most:,} that it may have"
-                )
-                raise DownloadError(f"more bytes than the {announced}")
-            _append(file, block)
+                raise DownloadError(f"more bytes than the {total or most:,} that it may have")
+            file.write(block)
+            file.flush()
             if progress is not None:
                 progress(have, total)
     if total is not None and have < total:
-        raise _PassingError(f"the connection ended after {have:,} of {total:,} bytes")
+        raise URLError(f"the connection ended after {have:,} of {total:,} bytes")
 
 
-def _append(file: io.BufferedRandom, block: bytes) -> None:
-    try:
-        file.write(block)
-        file.flush()
-    except OSError as e:
-        kept = f"{e.strerror}; what came before is kept, and the next fetch continues"
-        raise OSError(e.errno, kept, file.name) from e
-
-
-def _anew(file: io.BufferedRandom, about: Path, reason: str) -> _PassingError:
+def _anew(file: io.BufferedRandom, about: Path, reason: str) -> URLError:
     """Drops what was kept, so that the next attempt starts from the beginning."""
     file.truncate(0)
     about.unlink(missing_ok=True)
-    return _PassingError(reason)
+    return URLError(reason)
 
 
-def _start_and_length(response: http.client.HTTPResponse, have: int) -> tuple[int, int | None]:
+def _start_and_length(response: HTTPResponse, have: int) -> tuple[int, int | None]:
     """Where the body starts in the file, and how long the whole is, if the server says so."""
     if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
         raise DownloadError(f"it came encoded as {encoding!r}, which was not asked for")
@@ -219,11 +201,41 @@ def _start_and_length(response: http.client.HTTPResponse, have: int) -> tuple[in
     return have, None if match[2] == "*" else int(match[2])
 
 
-def _validator(response: http.client.HTTPResponse) -> str | None:
+def _validator(response: HTTPResponse) -> str | None:
     """What shows later whether the server still has the same file."""
     etag = response.headers.get("ETag") or "W/"
     validator = response.headers.get("Last-Modified") if etag.startswith("W/") else etag
     return validator if validator and validator.isprintable() else None
+
+
+class _Handler(HTTPHandler, HTTPSHandler, HTTPRedirectHandler):
+    """As urllib's own three, but responses are paced and redirects go only where we would."""
+
+    def __init__(self, most: int, allow_http: bool):
+        super().__init__()
+        self._most, self._allow_http = most, allow_http
+
+    def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> Any:
+        def respond(sock: socket.socket, *args: Any, **kwargs: Any) -> HTTPResponse:
+            response = HTTPResponse(sock, *args, **kwargs)
+            # Room for headers and the marks between chunks, not for an endless stream of them.
+            pace = _Pace(response.fp.detach(), 2 * self._most + CHUNK, 2 * (req.timeout or 30))
+            response.fp = io.BufferedReader(pace)
+            return response
+
+        def connect(*args: Any, **kwargs: Any) -> http.client.HTTPConnection:
+            connection = http_class(*args, **kwargs)
+            connection.response_class = respond
+            return connection
+
+        return super().do_open(connect, req, **options)
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        check_url(newurl, self._allow_http)
+        fp.close()  # or urllib reads all that a redirect may send along
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 class _Pace(io.RawIOBase):
@@ -243,7 +255,7 @@ class _Pace(io.RawIOBase):
         try:
             num_read = self._raw.readinto(buffer)
         except OSError as e:
-            raise urllib.error.URLError(e) from e
+            raise URLError(e) from e
         self._have += num_read or 0
         if self._have > self._most:
             raise DownloadError(f"more than {self._most:,} bytes came, headers and all")
@@ -257,74 +269,10 @@ class _Pace(io.RawIOBase):
         super().close()
 
 
-class _Response(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *args: Any, most: int, **options: Any):
-        super().__init__(sock, *args, **options)
-        # Room for headers and the marks between chunks, not for an endless stream of them.
-        limit, grace = 2 * most + CHUNK, 2 * (sock.gettimeout() or 30)
-        self.fp = io.BufferedReader(_Pace(self.fp.detach(), limit, grace))
-
-
-class _Paced(urllib.request.AbstractHTTPHandler):
-    def __init__(self, most: int):
-        super().__init__()
-        self._most = most
-
-    def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> Any:
-        def connect(*args: Any, **kwargs: Any) -> http.client.HTTPConnection:
-            connection = http_class(*args, **kwargs)
-            connection.response_class = functools.partial(_Response, most=self._most)
-            return connection
-
-        return super().do_open(connect, req, **options)
-
-
-class _Http(_Paced, urllib.request.HTTPHandler):
-    pass
-
-
-class _Https(_Paced, urllib.request.HTTPSHandler):
-    pass
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """As urllib's own, ten at most, but without reading all that a redirect may send along."""
-
-    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
-        if "location" in headers or "uri" in headers:
-            fp.close()
-            fp = io.BytesIO()
-        return super().http_error_302(req, fp, code, msg, headers)
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
-
-
-class _OnlyAllowed(urllib.request.BaseHandler):
-    """Checks the address of every request, also of those that follow a redirect."""
-
-    def __init__(self, allow_http: bool):
-        self._allow_http = allow_http
-
-    def http_request(self, request: urllib.request.Request) -> urllib.request.Request:
-        check_url(request.full_url, self._allow_http)
-        return request
-
-    ftp_request = http_request
-
-
-# What comes of a server and its words; other errors of the system are about our own disk.
-_FROM_SERVER = (
-    *(DownloadError, urllib.error.URLError, http.client.HTTPException),
-    *(ValueError, OverflowError),  # an address that a redirect gave
-)
-
-
 def _may_pass(error: Exception) -> bool:
-    if isinstance(error, urllib.error.HTTPError):
+    if isinstance(error, HTTPError):
         return error.code in (408, 429, 500, 502, 503, 504)
-    if isinstance(error, urllib.error.URLError | http.client.HTTPException):
-        return True
-    return isinstance(error, _PassingError)
+    return isinstance(error, URLError | HTTPException)
 
 
 def _in_words(error: Exception, timeout: float) -> str:
@@ -332,7 +280,7 @@ def _in_words(error: Exception, timeout: float) -> str:
     if isinstance(reason, TimeoutError):
         return f"nothing came for {timeout:g} seconds (timed out)"
     words = " ".join(str(reason).split()) or type(error).__name__
-    if isinstance(error, urllib.error.HTTPError):
+    if isinstance(error, HTTPError):
         words = f"the server answered {error.code} {words}"
     return printable(words[:300])
 
