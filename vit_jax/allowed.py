@@ -3,6 +3,8 @@
 The tables of options (config.py) and of a model's fields (models/fields.py) are made of these.
 """
 
+import difflib
+import math
 import numbers
 import re
 import warnings
@@ -11,7 +13,6 @@ from typing import Any, NamedTuple
 
 MOST = 10**9  # of anything counted, unless a table says otherwise
 FLOAT32 = 3e38  # no number is larger
-_NO_LIMIT = (-FLOAT32, FLOAT32)
 
 
 class Allowed(NamedTuple):
@@ -37,26 +38,22 @@ def whole(least: int, most: int = MOST) -> Allowed:
 
 
 def number(
-    least: float | None = None,
-    most: float | None = None,
+    least: float = -FLOAT32,
+    most: float = FLOAT32,
     *,
-    above: float = -FLOAT32,
-    below: float = FLOAT32,
+    above: float = -math.inf,
+    below: float = math.inf,
 ) -> Allowed:
     """A finite number within limits, which `above` and `below` themselves are not."""
     limits = {"at least": least, "above": above, "at most": most, "below": below}
-    said = [f"{w} {limit:g}" for w, limit in limits.items() if limit not in (None, *_NO_LIMIT)]
+    brief = " and ".join(
+        f"{word} {limit:g}" for word, limit in limits.items() if abs(limit) < FLOAT32
+    )
 
     def holds(value: Any) -> bool:
-        return (
-            _is(numbers.Real, value)
-            and above < value < below
-            and (least is None or value >= least)
-            and (most is None or value <= most)
-        )
+        return _is(numbers.Real, value) and least <= value <= most and above < value < below
 
-    brief = " and ".join(said)
-    return Allowed(f"a number {brief}" if said else "a finite number", holds, brief)
+    return Allowed(f"a number {brief}" if brief else "a finite number", holds, brief)
 
 
 def one_of(*values: str | int) -> Allowed:
@@ -72,12 +69,9 @@ def optional(allowed: Allowed) -> Allowed:
 def several(allowed: Allowed, counts: Iterable[int], words: str) -> Allowed:
     """A tuple or list of as many as one of `counts`, each of them allowed."""
 
-    def holds(value: object) -> bool:
-        return (
-            isinstance(value, tuple | list)
-            and len(value) in counts
-            and all(map(allowed.holds, value))
-        )
+    def holds(value: Any) -> bool:
+        is_list = isinstance(value, tuple | list) and len(value) in counts
+        return is_list and all(map(allowed.holds, value))
 
     return Allowed(words, holds)
 
@@ -89,9 +83,14 @@ def ordered(allowed: Allowed) -> Allowed:
 
 
 def either(first: Allowed, second: Allowed) -> Allowed:
-    return Allowed(
-        f"{first.words}, or {second.words}", lambda value: first.holds(value) or second.holds(value)
-    )
+    words = f"{first.words}, or {second.words}"
+    return Allowed(words, lambda value: first.holds(value) or second.holds(value))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like a wrong one, for the end of a message about it."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _is(kind: type, value: object) -> bool:

@@ -1,7 +1,6 @@
 """Options as the commands read them: argparse with one-line errors, and types of values."""
 
 import contextlib
-import difflib
 import itertools
 import os
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
@@ -9,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from vit_jax.allowed import Allowed, number, whole
+from vit_jax.allowed import Allowed, did_you_mean, number, whole
 
 
 class Parser(ArgumentParser):
@@ -33,9 +32,7 @@ class Parser(ArgumentParser):
             if not word or (name.startswith("--") and equals and not value):
                 self.error(f"{name or 'an argument'} is empty")
             if name.startswith("--") and name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-                hint = f" (did you mean {near[0]}?)" if near else ""
-                self.error(f"there is no option {name}{hint}")
+                self.error(f"there is no option {name}{did_you_mean(name, known)}")
             if name in known and value == "--":  # argparse would take it for no value at all
                 self.error(f"argument {name}: '--' is not a value")
 

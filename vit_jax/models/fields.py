@@ -1,7 +1,6 @@
 """The values that the fields of a model may have, for models from recipes and from cards alike."""
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +8,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 import ml_collections
 
-from vit_jax.allowed import Allowed, number, one_of, optional, several, switch, text, whole
+from vit_jax import allowed
+from vit_jax.allowed import Allowed, number, one_of, optional, several, switch, whole
 from vit_jax.models import position
 from vit_jax.models.attention import KERNELS
 from vit_jax.models.layers import GELU
@@ -39,8 +39,7 @@ def field_problems(
         if name in known:
             problems += FIELDS[name].problem(f"{prefix}{name}", value)
         else:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            hint = allowed.did_you_mean(name, known)
             problems.append(f"a {module.__name__} has no field {prefix}{name}{hint}")
     heads, width = flat.get("transformer.num_heads"), flat.get("hidden_size")
     if not problems and heads and width % heads and not flat.get("transformer.head_dim"):
@@ -61,7 +60,7 @@ _group = Allowed("a group of fields", lambda _: False)  # which has a row for ea
 
 FIELDS: dict[str, Allowed] = {
     "num_classes": optional(whole(0, 2**24)),
-    "model_name": optional(text),
+    "model_name": optional(allowed.text),
     "patches": _group,
     "patches.size": several(whole(1, 4096), [2], "(height, width) in pixels"),
     "dtype": Allowed(one_of(*DTYPES).words, _is_dtype),
