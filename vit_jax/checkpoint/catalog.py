@@ -18,6 +18,7 @@ import re
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import filelock
 from etils import epath
@@ -160,27 +161,20 @@ def fetch(
     failures: list[str] = []
     for home in entry.homes:
         try:
-            return _fetch_home(root, entry, home, known, allow_http, timeout, progress)
+            options = {"allow_http": allow_http, "timeout": timeout}
+            return _fetch_home(root, entry, home, known, progress, **options)
         except download.DownloadError as e:
             failures.append(f"{home}: {e}")
     raise download.DownloadError(f"{name} could not be fetched. {' | '.join(failures)}")
 
 
 def _fetch_home(
-    root: Path,
-    entry: Entry,
-    home: str,
-    known: Hashes,
-    allow_http: bool,
-    timeout: float,
-    progress: Progress | None,
+    root: Path, entry: Entry, home: str, known: Hashes, progress: Progress | None, **options: Any
 ) -> Path:
     kind, files = remote_files(home)
     folder = _folder(root, entry.name, home)
     found: Hashes = {}
     for file in files:
-        if not _SAFE.fullmatch(file.name):
-            raise download.DownloadError(f"the file name {file.name!r} is not a plain one")
         expected = known.get(file.url)
         try:
             found[file.url] = download.fetch(
@@ -189,9 +183,8 @@ def _fetch_home(
                 sizes=_sizes(file.name, entry),
                 look=functools.partial(_look, file.name, entry),
                 sha256=(entry.sha256 or expected) if kind == "bucket" else expected,
-                allow_http=allow_http,
-                timeout=timeout,
                 progress=functools.partial(progress, file.name) if progress else None,
+                **options,
             )
         except download.DownloadError as e:
             if expected and expected in str(e):
@@ -212,21 +205,20 @@ def _cached(root: Path, entry: Entry, home: str, known: Hashes) -> Path | None:
     if not all((folder / file.name).exists() for file in files if file.needed):
         return None
     for file in files:
-        path = folder / file.name
-        if not path.exists():
+        if not (path := folder / file.name).exists():
             continue
-        if file.url not in known:
-            try:
+        found[file.url] = download.file_hash(path)
+        try:
+            if file.url not in known:
                 _look(file.name, entry, path)
-            except ValueError as e:
-                raise download.DownloadError(f"{e} Delete {path} to fetch it again.") from e
-            found[file.url] = download.file_hash(path)
-        elif download.file_hash(path) != known[file.url]:
-            raise download.DownloadError(
-                f"{path} is not the file that was downloaded: its sha256 is no longer "
-                f"{known[file.url]}. Delete it to fetch it again."
-            )
-    if found:
+            elif found[file.url] != known[file.url]:
+                raise ValueError(
+                    f"{path} is not the file that was downloaded: its sha256 is no longer "
+                    f"{known[file.url]}."
+                )
+        except ValueError as e:
+            raise download.DownloadError(f"{e} Delete {path} to fetch it again.") from e
+    if found.keys() - known.keys():
         with contextlib.suppress(OSError):  # a cache may be read-only
             _record(root, found)
     return folder if kind == "hub" else folder / files[0].name
@@ -238,9 +230,6 @@ def _folder(root: Path, name: str, home: str) -> Path:
     if not (_SAFE.fullmatch(name) and _SAFE.fullmatch(place)):
         raise ValueError(f"{name!r} of {home!r} cannot be the name of a folder in the cache.")
     return root / name / place
-
-
-# The first look
 
 
 def _sizes(file_name: str, entry: Entry) -> range:
@@ -282,9 +271,6 @@ def _shapes(entry: Entry) -> Shapes:
     fields = {"representation_size": entry.representation} if entry.representation else {}
     model = models.get_model(entry.model, num_classes=entry.classes, **fields)
     return parameter_shapes(model, (entry.resolution, entry.resolution), 3)
-
-
-# Hashes of what was fetched
 
 
 def _known_hashes(root: Path) -> Hashes:
