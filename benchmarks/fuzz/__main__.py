@@ -11,6 +11,7 @@ it, so --case repeats one, with its traceback; only Orbax's own files have rando
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -38,11 +39,12 @@ def main() -> int:
         tally = Tally(args.out or Path(tempfile.gettempdir()) / f"fuzz-found-{os.getpid()}")
         start = shown = time.monotonic()
         names = _until(cases.names(args.only, args.seed), args.cases, args.minutes)
-        for outcome, room in workers.outcomes(names, good, rooms, args.jobs):
-            tally.add(outcome, room)
-            if time.monotonic() - shown > _SHOWN_EVERY:
-                shown = time.monotonic()
-                _show_progress(tally, shown - start, args)
+        with contextlib.suppress(KeyboardInterrupt):  # then the table is of what was tried so far
+            for outcome, room in workers.outcomes(names, good, rooms, args.jobs):
+                tally.add(outcome, room)
+                if time.monotonic() - shown > _SHOWN_EVERY:
+                    shown = time.monotonic()
+                    _show_progress(tally, shown - start, args)
         figures = tally.figures(time.monotonic() - start)
     print(tally.table())
     if args.json:
