@@ -5,18 +5,19 @@ It travels in a checkpoint's card, so that predict and evaluate do what the mode
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from vit_jax.aliases import Json, Size
 from vit_jax.allowed import either, number, one_of, optional, several, switch, whole
 
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic")  # the last two antialias
-_side = whole(1, 2**15)
-_size = several(_side, [2], "[height, width]")
+side = whole(1, 2**15)  # in pixels
+pair = several(side, [2], "[height, width]")
+side_or_pair = either(side, pair)
 _counts = range(1, 2**10)
 FIELDS = {
-    "crop": _size,
-    "resize": optional(either(_side, _size)),
+    "crop": pair,
+    "resize": optional(side_or_pair),
     "interpolation": one_of(*INTERPOLATIONS),
     "mean": several(number(), _counts, "a list of numbers"),
     "std": several(number(above=0), _counts, "a list of numbers above 0"),
@@ -43,25 +44,22 @@ class Preprocessing:
 
     def __post_init__(self):
         problems = [p for name in FIELDS for p in FIELDS[name].problem(name, getattr(self, name))]
-        problems = problems or [problem for problem, exists in self._conflicts() if exists]
+        problems = problems or list(self._conflicts())
         if problems:
             raise ValueError("; ".join(problems))
 
-    def _conflicts(self) -> Iterator[tuple[str, bool]]:
-        """What may be wrong with fields that are right on their own, and whether it is."""
+    def _conflicts(self) -> Iterator[str]:
+        """What is wrong with fields that are right on their own."""
         (height, width), resize = self.crop, self.resize
-        if isinstance(resize, int):
-            problem = (
-                f"resize is {resize}, less than the shorter side of the crop, {height}×{width}"
-            )
-            yield problem, resize < min(self.crop)
-        elif resize is not None:
-            problem = f"resize is {resize[0]}×{resize[1]}, less than the crop, {height}×{width}"
-            yield problem, resize[0] < height or resize[1] < width
-        counts = f"mean has {len(self.mean)} numbers and std has {len(self.std)}"
+        if isinstance(resize, int) and resize < min(self.crop):
+            yield f"resize is {resize}, less than the shorter side of the crop, {height}×{width}"
+        if isinstance(resize, tuple) and (resize[0] < height or resize[1] < width):
+            yield f"resize is {resize[0]}×{resize[1]}, less than the crop, {height}×{width}"
+        num_means, num_stds = len(self.mean), len(self.std)
         differ = len({*self.mean}) > 1 or len({*self.std}) > 1  # else they may be for any channels
-        wrong = len(self.mean) != len(self.std) or (differ and len(self.mean) != self.channels)
-        yield f"{counts} for {self.channels} channels", wrong
+        if num_means != num_stds or (differ and num_means != self.channels):
+            counts = f"mean has {num_means} numbers and std has {num_stds}"
+            yield f"{counts} for {self.channels} channels"
 
     def to_json(self) -> Json:
         return {
@@ -70,14 +68,11 @@ class Preprocessing:
         }
 
     @classmethod
-    def from_json(cls, given: object, *, channels: int = 3) -> "Preprocessing":
+    def from_json(cls, given: Json, *, channels: int = 3) -> "Preprocessing":
         """Raises one ValueError with every problem, separated by semicolons."""
-        if not isinstance(given, Mapping):
-            raise ValueError(f"preprocessing is {given!r}, not a JSON object")
-        values: Json = {"channels": channels, "exif": False, **given}
-        pairs = ((name, values.get(name)) for name in FIELDS)
-        fields: Json = {name: tuple(v) if isinstance(v, list) else v for name, v in pairs}
-        return cls(**fields)
+        values = dict.fromkeys(FIELDS) | {"channels": channels, "exif": False} | given
+        fields: Json = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
+        return cls(**{name: fields[name] for name in FIELDS})
 
     def at(self, size: Size) -> "Preprocessing":
         """The same for images of another size; `resize` keeps its proportion to the crop."""

@@ -17,20 +17,19 @@ import jax
 
 from vit_jax import models
 from vit_jax.aliases import Json, Size
-from vit_jax.allowed import Allowed, optional, several, switch, text, whole
+from vit_jax.allowed import Allowed, optional, switch, text, whole
 from vit_jax.models import kinds
 from vit_jax.models.kinds import Shapes
-from vit_jax.preprocessing import Preprocessing, google_preprocessing
+from vit_jax.preprocessing import Preprocessing, google_preprocessing, pair
 from vit_jax.untrusted import fields, names, parse_json
 
 FORMAT = 1
-_size = several(whole(1, 2**15), [2], "[height, width]")
 _REQUIRED: dict[str, Allowed] = {
     "model": fields,
     "num_classes": whole(0, 2**24),
     "class_names": optional(names),
-    "image_size": optional(_size),
-    "grid": optional(_size),
+    "image_size": optional(pair),
+    "grid": optional(pair),
     "channels": whole(1, 2**10),
     "preprocessing": optional(fields),
     "source": text,

@@ -6,22 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from vit_jax.aliases import Json, Size
-from vit_jax.allowed import either, number, several, whole
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
 from vit_jax.checkpoint.foreign.rules import Dims, Rule, Source
 from vit_jax.checkpoint.foreign.tokens import Token
 from vit_jax.checkpoint.lazy import Lazy
 from vit_jax.checkpoint.plan import Mapped
-from vit_jax.models import Model, VisionTransformer, kinds
+from vit_jax.models import VisionTransformer, kinds
 
 # Widths whose heads are not 64 wide (ViT-H, g, G, So400m, giant-opt).
 _HEADS = {1280: 16, 1408: 16, 1664: 16, 1152: 16, 1536: 16}
-# What the JSON files of all layouts have: sides in pixels, and one value for each channel.
-side = whole(1, 2**15)
-side_or_pair = either(side, several(side, [2], "[height, width]"))
-means = several(number(), range(1, 2**10), "a list of numbers")
-deviations = several(number(above=0), range(1, 2**10), "a list of numbers above 0")
 # The weights whose shapes show the size of a model.
 _NEEDED = re.compile(
     r"(embedding|stem|(Transformer/encoderblock|MixerBlock)_0/.*(query|Dense_0))/kernel"
@@ -75,9 +69,9 @@ def recognise(
     width: int,
     heads: Sequence[int | None],
     patch: Sequence[int] = (),
-) -> tuple[kinds.Found, list[str]]:
-    """The model, with its number of classes, as far as it shows in shapes once they are ours; and
-    notes on what was assumed. `heads` may have their number: see `_resolve_heads`.
+) -> tuple[kinds.Found, int, list[str]]:
+    """The model, as far as it shows in shapes once they are ours; its number of classes; and notes
+    on what was assumed. `heads` may have their number: see `_resolve_heads`.
     """
     num_heads, notes = _resolve_heads(heads, width, source.where)
     present = [rule for rule in body if rule.theirs in source]
@@ -88,7 +82,7 @@ def recognise(
         shown = ", ".join(f"{name} {source.shape(name)}" for name in needed)
         raise ValueError(f"{source.where} cannot become one of our models: it has {shown}.")
     num_classes = shapes["head/kernel"].shape[-1] if "head/kernel" in shapes else 0
-    return found._replace(fields={**found.fields, "num_classes": num_classes}), notes
+    return found, num_classes, notes
 
 
 def _resolve_heads(known: Sequence[int | None], width: int, where: str) -> tuple[int, list[str]]:
@@ -110,11 +104,6 @@ def _resolve_heads(known: Sequence[int | None], width: int, where: str) -> tuple
             "beside it."
         )
     return num_heads, [f"note: {num_heads} heads, as published models of width {width} have"]
-
-
-def build(fields: kinds.Fields) -> Model:
-    rest = {name: value for name, value in fields.items() if name != "num_classes"}
-    return kinds.build_model(rest, fields["num_classes"])
 
 
 def find_grid(

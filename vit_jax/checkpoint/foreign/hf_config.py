@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from vit_jax.aliases import Json, Size
 from vit_jax.allowed import Allowed, either, number, switch, whole
 from vit_jax.checkpoint.card import Card
-from vit_jax.checkpoint.foreign.description import deviations, means, side
 from vit_jax.models import VisionTransformer
 from vit_jax.models.kinds import encoder_fields
-from vit_jax.preprocessing import Preprocessing
+from vit_jax.preprocessing import FIELDS, Preprocessing, side
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +40,8 @@ PREPROCESSOR = {
     "do_rescale": switch,
     "rescale_factor": number(above=0, most=1),
     "do_normalize": switch,
-    "image_mean": means,
-    "image_std": deviations,
+    "image_mean": FIELDS["mean"],
+    "image_std": FIELDS["std"],
 }
 _RESAMPLE = {2: "bilinear_antialias", 3: "bicubic"}  # PIL's numbers; PIL always antialiases
 

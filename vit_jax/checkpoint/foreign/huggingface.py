@@ -15,22 +15,15 @@ from vit_jax.aliases import Json
 from vit_jax.allowed import number, text, whole
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import hf_config, rules
-from vit_jax.checkpoint.foreign.description import (
-    Reading,
-    Writing,
-    build,
-    find_grid,
-    recognise,
-    refuse,
-    side_or_pair,
-)
+from vit_jax.checkpoint.foreign.description import Reading, Writing, find_grid, recognise, refuse
 from vit_jax.checkpoint.foreign.rules import KEY, MLP, OUT, QKV, QUERY, VALUE, Source, Table
 from vit_jax.checkpoint.foreign.tokens import Token
 from vit_jax.checkpoint.lazy import Lazy
 from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.plan import Mapped
-from vit_jax.models import VisionTransformer, num_layers
+from vit_jax.models import VisionTransformer, build_model, num_layers
 from vit_jax.models.kinds import encoder_fields
+from vit_jax.preprocessing import side_or_pair
 from vit_jax.untrusted import fields, known_fields, names
 
 _PREFIX = re.compile(r"^(?:model\.)?(vit|deit|dinov2|dinov2_with_registers|vision_model)\.")
@@ -103,7 +96,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
 
     body = rules.follow(_table(family, source.count(f"{family.blocks}."), head))
     heads = (num_heads, about.get("num_attention_heads"))
-    found, notes = recognise(source, body, width=width, heads=heads)
+    found, num_classes, notes = recognise(source, body, width=width, heads=heads)
     distilled = head == "cls_classifier"
     named = {
         "embeddings.cls_token": ("cls", True),
@@ -132,10 +125,10 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     count = source.shape(family.position)[-2] - num_leading
     architecture = " ".join(outer.get("architectures") or [family.name])
     card = Card(
-        build(described),
+        build_model(described, num_classes),
         find_grid(count, about.get("image_size"), patch),
         found.channels,
-        class_names=hf_config.read_labels(outer.get("id2label"), described["num_classes"]),
+        class_names=hf_config.read_labels(outer.get("id2label"), num_classes),
         source=f"Hugging Face {architecture}, {Path(source.where).name}",
     )
     if size := card.image_size:

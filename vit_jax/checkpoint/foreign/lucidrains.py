@@ -14,21 +14,14 @@ from vit_jax.aliases import Json, Size
 from vit_jax.allowed import one_of, whole
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
-from vit_jax.checkpoint.foreign.description import (
-    Reading,
-    Writing,
-    build,
-    find_grid,
-    recognise,
-    refuse,
-    side_or_pair,
-)
+from vit_jax.checkpoint.foreign.description import Reading, Writing, find_grid, recognise, refuse
 from vit_jax.checkpoint.foreign.rules import MLP, OUT, PATCHES, QKV, WITH_BATCH_AXIS, Source, Table
 from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.plan import Mapped
-from vit_jax.models import VisionTransformer, num_layers
+from vit_jax.models import VisionTransformer, build_model, num_layers
 from vit_jax.models.kinds import encoder_fields, square
+from vit_jax.preprocessing import side_or_pair
 from vit_jax.untrusted import known_fields
 
 _NORM_EPS = 1e-5  # torch's default, which vit-pytorch keeps
@@ -93,7 +86,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     body = rules.follow({**table, "pos_embedding": POSITION}, hows)
     inner = source.shape("transformer.layers.0.0.to_qkv.weight")[0] // 3
     heads = (num_heads, args.get("heads"))
-    found, notes = recognise(source, body, patch=patch, width=inner, heads=heads)
+    found, num_classes, notes = recognise(source, body, patch=patch, width=inner, heads=heads)
     mean = "mean" if has_cls else "gap"  # older releases average the class token too
     fields: Json = {
         **found.fields,
@@ -104,7 +97,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     }
     grid = find_grid(None, args["image_size"], patch) if "image_size" in args else found.grid
     name = f"vit-pytorch {'SimpleViT' if simple else 'ViT'}, {Path(source.where).name}"
-    card = Card(build(fields), grid, found.channels, source=name)
+    card = Card(build_model(fields, num_classes), grid, found.channels, source=name)
     notes.append("note: a vit-pytorch file says nothing about preprocessing; the card has none")
     ignored = {} if has_cls else {"cls_token": "it has no rows"}
     zeros = "" if has_out_bias else _OUT_BIAS

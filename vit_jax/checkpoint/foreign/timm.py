@@ -16,27 +16,16 @@ from vit_jax.aliases import Json, Size
 from vit_jax.allowed import number, several, switch, text, whole
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
-from vit_jax.checkpoint.foreign.description import (
-    Reading,
-    Writing,
-    build,
-    deviations,
-    find_grid,
-    means,
-    recognise,
-    refuse,
-    side,
-    side_or_pair,
-)
+from vit_jax.checkpoint.foreign.description import Reading, Writing, find_grid, recognise, refuse
 from vit_jax.checkpoint.foreign.rules import KEY, MLP, OUT, QKV, QUERY, VALUE, Source, Table
 from vit_jax.checkpoint.foreign.tokens import Token, write_without_rows
 from vit_jax.checkpoint.lazy import Lazy, from_array
 from vit_jax.checkpoint.official import POSITION
 from vit_jax.checkpoint.plan import Mapped
-from vit_jax.models import Model, VisionTransformer, num_layers, patch_stride
+from vit_jax.models import Model, VisionTransformer, build_model, num_layers, patch_stride
 from vit_jax.models.kinds import encoder_fields
 from vit_jax.models.position import sincos_2d
-from vit_jax.preprocessing import Preprocessing
+from vit_jax.preprocessing import FIELDS, Preprocessing, side, side_or_pair
 from vit_jax.untrusted import fields, known_fields, names
 
 _BACKBONE = "patch_embed.backbone."
@@ -83,8 +72,8 @@ PRETRAINED = {
     "interpolation": text,
     "crop_mode": text,
     "crop_pct": number(0.01, 10),
-    "mean": means,
-    "std": deviations,
+    "mean": FIELDS["mean"],
+    "std": FIELDS["std"],
 }
 
 
@@ -120,7 +109,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
             + ", and ours pool by token, by avg (of the patches) or by map."
         )
     body = rules.follow(_table(source.count("blocks."), *_resnet(source)))
-    found, notes = recognise(source, body, width=width, heads=heads)
+    found, num_classes, notes = recognise(source, body, width=width, heads=heads)
     described: Json = {
         **found.fields,
         "classifier": {"avg": "gap"}.get(pool, pool),
@@ -131,7 +120,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
         factor = float(resnet["width_factor"])
         described["resnet"] = {**resnet, "width_factor": factor, **_RESNET_EPS}
     tokens, described = _roles(source, described)
-    model = build(described)
+    model = build_model(described, num_classes)
     size = args.get("img_size") or pretrained.get("input_size", [None])[1:]
     grid, tokens = _grid(source, tokens, model, size, args.get("no_embed_class"))
     labels = config.get("label_names") or pretrained.get("label_names")

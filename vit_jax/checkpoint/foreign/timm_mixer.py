@@ -9,9 +9,10 @@ from pathlib import Path
 from vit_jax.aliases import Json
 from vit_jax.checkpoint.card import Card
 from vit_jax.checkpoint.foreign import rules
-from vit_jax.checkpoint.foreign.description import Reading, build, recognise
+from vit_jax.checkpoint.foreign.description import Reading, recognise
 from vit_jax.checkpoint.foreign.rules import Source, Table
 from vit_jax.checkpoint.foreign.timm import CONFIG, PRETRAINED, with_preprocessing
+from vit_jax.models import build_model
 from vit_jax.untrusted import known_fields
 
 _BLOCK: Table = {
@@ -43,9 +44,10 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
         }
     )
     width, *_ = source.shape("stem.proj.weight", 4)
-    found, _ = recognise(source, body, width=width, heads=[1])
+    found, num_classes, _ = recognise(source, body, width=width, heads=[1])
     origin = f"timm {config.get('architecture', 'MlpMixer')}, {Path(source.where).name}"
-    card = Card(build(found.fields), found.grid, found.channels, source=origin)
+    model = build_model(found.fields, num_classes)
+    card = Card(model, found.grid, found.channels, source=origin)
     card = with_preprocessing(card, {"crop_pct": 0.875, **pretrained})
     notes = ["note: timm runs these with the erf GELU, ours is the tanh GELU of their training"]
     return Reading(card, body, notes=notes)
