@@ -5,7 +5,6 @@ import logging
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import jax
@@ -223,21 +222,6 @@ def test_a_signal_in_the_middle_of_a_line_of_the_log_is_noted(capfd):
     logged = capfd.readouterr().err
     assert "Got SIGTERM: saving" in logged
     assert "Logging error" not in logged
-
-
-def test_ctrl_c_in_a_terminal_does_not_reach_the_processes_that_a_reader_starts():
-    """Python shows what is blocked for a new process: it inherits that from the thread."""
-    seen = []
-    ask = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
-    thread = threading.Thread(
-        target=lambda: seen.append(subprocess.check_output([sys.executable, "-c", ask], text=True))
-    )
-    with signals.only_here():
-        thread.start()
-    thread.join()
-    assert "SIGINT" in seen[0]
-    assert "SIGTERM" not in seen[0]
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_forked_process_keeps_its_signals_to_itself():

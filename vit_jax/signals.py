@@ -9,7 +9,9 @@ to save first (`stop_on_signals`). Once the exit code is known, signals change n
 
 import contextlib
 import dataclasses
+import itertools
 import os
+import re
 import signal
 import sys
 import threading
@@ -116,19 +118,6 @@ def stop_on_signals() -> Iterator[Callable[[int], bool]]:
                 signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def only_here() -> Iterator[None]:
-    """Threads that start in here, and the processes that they start, do not get Ctrl-C.
-
-    A terminal sends it to all of them, and a reader must not end before the step that needs it.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def stopped() -> int:
     """The exit code of a command that was interrupted, with the one line about it if it is due."""
     number = _process.ended_by
@@ -172,13 +161,9 @@ def _watch(arrivals: int) -> None:
 
 def _has_steps(option: str) -> bool:
     """Whether the directory given by this option holds a checkpoint; asked without slow imports."""
-    import argparse
-
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(option, dest="directory", nargs="?")
-    if not (directory := parser.parse_known_args()[0].directory):
-        return False
-    return any(p.name.isdigit() for p in Path(directory).expanduser().glob("checkpoints/[0-9]*"))
+    given = re.findall(rf"\0{option}[=\0]([^\0]+)", "\0".join(sys.argv))
+    steps = (Path(path).expanduser().glob("checkpoints/[0-9]*") for path in given[-1:])
+    return any(path.name.isdigit() for path in itertools.chain(*steps))
 
 
 def _say(line: str) -> None:

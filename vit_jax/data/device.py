@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax import signals
 from vit_jax.preprocessing import Preprocessing
 
 Batch = dict[str, jax.Array]
@@ -53,8 +52,7 @@ def prefetch_to_device(
             ready.put(error)
 
     thread = threading.Thread(target=read_ahead, daemon=True)
-    with signals.only_here():
-        thread.start()
+    thread.start()
     try:
         while (item := ready.get()) is not None:
             if isinstance(item, Exception):

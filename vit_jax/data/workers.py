@@ -16,18 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from multiprocessing import resource_tracker
-from typing import Generic, TypeVar
+from typing import Any
 
 import grain
 from absl import flags
-
-T = TypeVar("T")
 
 _GRACE = 1  # seconds for a reader to end by itself: it may be in the middle of a large batch
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadByWorkers(Generic[T]):
+class ReadByWorkers:
     """Elements of `dataset`, each read by one of `num_workers` processes, in the same order.
 
     Their arrays are in shared memory; `finish` makes of them what is iterated over.
@@ -37,11 +35,11 @@ class ReadByWorkers(Generic[T]):
     and on closing wait up to 25 seconds for each of them in turn.
     """
 
-    dataset: grain.IterDataset[T]
+    dataset: grain.IterDataset[Any]
     num_workers: int
-    finish: Callable[[grain.IterDataset[T]], grain.IterDataset[T]]
+    finish: Callable[[grain.IterDataset[Any]], grain.IterDataset[Any]]
 
-    def __iter__(self) -> Generator[T, None, None]:
+    def __iter__(self) -> Generator[Any, None, None]:
         if not flags.FLAGS.is_parsed():  # grain hands the flags to its workers
             flags.FLAGS.mark_as_parsed()
         # A killed reader leaves shared memory. Python's tracker frees it, and need not say so.
