@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 from etils import epath
 
 from vit_jax.untrusted import as_path
@@ -92,22 +93,9 @@ def clear_leftovers(directory: epath.PathLike, pattern: str = ".*.partial*") -> 
             continue
         process, place = int(found[1]), found[2]
         with contextlib.suppress(OSError):  # another process was faster
-            if place == ours:
-                left = not _is_alive(process)
-            else:
-                left = time.time() - path.lstat().st_mtime > _A_DAY
-            if left:
+            age = time.time() - path.lstat().st_mtime
+            if age > _A_DAY if place != ours else not psutil.pid_exists(process):
                 remove(epath.Path(path))
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def is_remote(path: epath.PathLike) -> bool:
