@@ -202,7 +202,7 @@ def test_a_process_reads_the_part_that_its_devices_hold(tmp_path, monkeypatch):
 
 def test_rows_and_stacks_are_inverse_and_a_whole_stack_is_not_taken_apart():
     array = from_array(np.arange(24.0).reshape(4, 3, 2))
-    rows = unstacked(array)
+    rows = unstacked(array, {})
     assert stacked(rows) is array
     again = stacked(rows[::-1])
     np.testing.assert_array_equal(again.read(), array.read()[::-1])

@@ -43,10 +43,7 @@ def best(
 def _read(path: Path) -> list[dict[str, str]]:
     """The rows; whatever else a file may be is one ValueError."""
     if path.stat().st_size > MAX_BYTES:
-        raise ValueError(
-            f"{path} is longer than the {MAX_BYTES >> 20} MiB that we read of an index."
-        )
-    rows = []
+        raise ValueError(f"{path} is longer than an index, {MAX_BYTES >> 20} MiB.")
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file, restkey="more", restval=""))

@@ -16,8 +16,6 @@ _REFUSED = "Unpickling can run any code, so it is refused; save the weights as s
 def recognise(path: epath.PathLike) -> tuple[str, epath.Path]:
     """The format, and the path to read: a workdir's newest step, an index's folder."""
     path = as_path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"There is no checkpoint at {path}.")
     return _recognise_folder(path) if path.is_dir() else _recognise_file(path)
 
 

@@ -92,14 +92,22 @@ def check_claims(arrays: Iterable[Lazy], stored: int) -> None:
         )
 
 
-def unstacked(array: Lazy) -> list[Lazy]:
-    """The rows along the first axis, one for each block."""
+def unstacked(array: Lazy, latest: dict[int, np.ndarray]) -> list[Lazy]:
+    """The rows along the first axis, one for each block.
+
+    The array is kept in `latest` until another one is read: its rows cost one read of it.
+    """
     if not array.shape or array.shape[0] > MAX_LAYERS:
         raise ValueError(f"{array.shape} is no stack of at most {MAX_LAYERS:,} blocks")
 
     def row(i: int) -> Lazy:
         def load(index: Index) -> np.ndarray:
-            return array.read((slice(i, i + 1), *index))[0] if index else array.read()[i]
+            if index:
+                return array.read((slice(i, i + 1), *index))[0]
+            if id(array) not in latest:
+                latest.clear()
+                latest[id(array)] = array.read()
+            return latest[id(array)][i]
 
         return Lazy(array.shape[1:], array.dtype, load, row=(array, i))
 
@@ -120,20 +128,6 @@ def stacked(rows: Sequence[Lazy]) -> Lazy:
         return np.stack([row.read(index[1:]) for row in chosen])
 
     return Lazy((len(rows), *rows[0].shape), rows[0].dtype, load)
-
-
-def remembered(name: str, array: Lazy, latest: dict[str, np.ndarray]) -> Lazy:
-    """The array, kept in `latest` until another one is read: its rows cost one read of it."""
-
-    def load(index: Index) -> np.ndarray:
-        if index:
-            return array.read(index)
-        if name not in latest:
-            latest.clear()
-            latest[name] = array.read()
-        return latest[name]
-
-    return Lazy(array.shape, array.dtype, load)
 
 
 def transposed(matrix: np.ndarray) -> np.ndarray:

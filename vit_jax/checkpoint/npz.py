@@ -67,10 +67,8 @@ class Archive:
                 if info.filename.endswith(".npy"):
                     self._add(info, start)
         if not self._members:
-            raise ValueError(
-                f"{path} is a zip file without any arrays in it, not an .npz checkpoint."
-            )
-        with _explained(path, "it"):
+            raise ValueError(f"{path} is a zip file without any arrays, not an .npz checkpoint.")
+        with self._explained():
             self._refuse_unlisted(end, file.start_dir)
             raw.seek(-22 - len(file.comment), os.SEEK_END)
             if raw.read(4) != b"PK\5\6":
@@ -158,28 +156,22 @@ class Archive:
         self._members[name] = _Member(info, start, shape, order, dtype, head.tell())
         self.arrays[name] = lazy
 
-    def _explained(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return _explained(self._path, f"its array {name!r}")
-
-
-@contextlib.contextmanager
-def _explained(path: epath.Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as e:  # zipfile, zlib and NumPy raise a dozen kinds of it
-        if isinstance(e, ValueError | OSError) and str(path) in str(e):
-            raise
-        raise ValueError(
-            f"{path} is damaged: {what} cannot be read ({e}). Download or copy the file again."
-        ) from e
+    @contextlib.contextmanager
+    def _explained(self, name: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        except Exception as e:  # zipfile, zlib and NumPy raise a dozen kinds of it
+            if isinstance(e, ValueError | OSError) and str(self._path) in str(e):
+                raise
+            what = "it" if name is None else f"its array {name!r}"
+            told = f"{self._path} is damaged: {what} cannot be read ({e})."
+            raise ValueError(f"{told} Download or copy the file again.") from e
 
 
 @contextlib.contextmanager
 def open_archive(path: epath.PathLike) -> Iterator[Archive]:
     """Opens an .npz for reading; an error says what is wrong with any other file."""
     path = epath.Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"There is no checkpoint at {path}.")
     with path.open("rb") as raw:
         try:
             file = zipfile.ZipFile(raw)

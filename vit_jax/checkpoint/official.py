@@ -13,14 +13,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax.checkpoint.card import Card
-from vit_jax.checkpoint.lazy import (
-    Lazy,
-    concatenated,
-    from_array,
-    read_ahead,
-    remembered,
-    unstacked,
-)
+from vit_jax.checkpoint.lazy import Lazy, concatenated, from_array, read_ahead, unstacked
 from vit_jax.checkpoint.names import summarize
 from vit_jax.checkpoint.npz import Archive, write_archive
 from vit_jax.checkpoint.plan import Mapped, Plan
@@ -52,7 +45,7 @@ def read_plan(archive: Archive) -> Plan:
     names = _strip_prefixes(archive.arrays)
     add_row = "cls" in names.values() and _lacks_class_row(names, archive.arrays)
     mapped: list[Mapped] = []
-    latest: dict[str, np.ndarray] = {}
+    latest: dict[int, np.ndarray] = {}
     for name, path in names.items():
         mapped += _mapped(name, path, archive.arrays[name], add_row, latest)
     outside = sorted(set(archive.arrays) - set(names))
@@ -84,7 +77,7 @@ def _strip_prefixes(stored: Iterable[str]) -> dict[str, str]:
 
 
 def _mapped(
-    name: str, path: str, array: Lazy, add_row: bool, latest: dict[str, np.ndarray]
+    name: str, path: str, array: Lazy, add_row: bool, latest: dict[int, np.ndarray]
 ) -> Iterator[Mapped]:
     if path in _POSITIONS:
         yield _position(name, array, add_row)
@@ -92,7 +85,7 @@ def _mapped(
         how = "same" if len(array.shape) == 1 else "leading axes of one dropped"
         yield Mapped((name,), path, how, array.map(np.ravel))
     elif path.startswith("Transformer/encoderblock/"):
-        for i, row in enumerate(unstacked(remembered(name, array, latest))):
+        for i, row in enumerate(unstacked(array, latest)):
             ours = _renamed(path.replace("encoderblock/", f"encoderblock_{i}/"), _TO_LINEN)
             yield Mapped((name,), ours, "one block of the stack", row)
     else:

@@ -25,15 +25,7 @@ from vit_jax.aliases import Params
 from vit_jax.atomic import is_remote, replacing
 from vit_jax.checkpoint import checksums
 from vit_jax.checkpoint.card import Card
-from vit_jax.checkpoint.lazy import (
-    Index,
-    Lazy,
-    check_claims,
-    check_count,
-    read_ahead,
-    remembered,
-    unstacked,
-)
+from vit_jax.checkpoint.lazy import Index, Lazy, check_claims, check_count, read_ahead, unstacked
 from vit_jax.checkpoint.plan import Mapped, Plan
 from vit_jax.models.kinds import flatten
 from vit_jax.models.stacking import STACKED
@@ -155,12 +147,12 @@ def open_step(path: epath.Path, *, ema: bool = False) -> tuple[Plan, Card]:
 def _plan(tree: Params) -> Plan:
     """Blocks that were saved as one stack get the published names."""
     mapped: list[Mapped] = []
-    latest: dict[str, np.ndarray] = {}
+    latest: dict[int, np.ndarray] = {}
     for name, leaf in flatten(tree).items():
         if f"/{STACKED}/" not in f"/{name}":
             mapped.append(Mapped((name,), name, "same", leaf))
             continue
-        for i, row in enumerate(unstacked(remembered(name, leaf, latest))):
+        for i, row in enumerate(unstacked(leaf, latest)):
             ours = name.replace(f"{STACKED}/", f"{STACKED}_{i}/", 1)
             mapped.append(Mapped((name,), ours, "one block of the stack", row))
     return Plan(mapped)

@@ -117,7 +117,7 @@ def open_files(folder: epath.Path) -> list[Reader]:
     """The files of a folder, each of which has the arrays that its index says, and no others."""
     readers = [Reader(file) for file in find_files(folder)]
     if (folder / INDEX).exists():
-        expected = {(name, file) for name, file in _weight_map(folder).items()}
+        expected = set(_weight_map(folder).items())
         found = {(name, reader.name) for reader in readers for name in reader.arrays}
         if differing := summarize(sorted(name for name, _ in expected ^ found)):
             raise ValueError(
@@ -142,13 +142,10 @@ def _header(arrays: Mapping[str, Lazy], order: Sequence[str], metadata: Mapping[
     offset = 0
     for name in order:
         array = arrays[name]
-        size = int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
-        header[name] = {
-            "dtype": _NAMES[array.dtype],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + size],
-        }
-        offset += size
+        end = offset + array.nbytes
+        about = {"dtype": _NAMES[array.dtype], "shape": list(array.shape)}
+        header[name] = {**about, "data_offsets": [offset, end]}
+        offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

@@ -40,7 +40,8 @@ def open_plan(
     """How a file or folder becomes our parameters, its card, and the layout's name.
 
     A single file may have its configuration beside it: config.json, or a .json of the same name
-    (a config.json, or {"kwargs": …} with the constructor's arguments).
+    (a config.json, or {"kwargs": …} with the constructor's arguments). `num_heads` is for files
+    that do not say.
     """
     readers = open_files(path) if path.is_dir() else [Reader(Path(path))]
     arrays = {name: array for reader in readers for name, array in reader.arrays.items()}
@@ -56,9 +57,7 @@ def open_plan(
     for reader in readers:
         if text := reader.metadata.get(CARD_KEY):  # we wrote it: it knows what no layout shows
             card = Card.loads(text, where=f"The card in {path}")
-            if num_heads not in (None, own := _dims(card).num_heads):
-                raise ValueError(f"{path} has {own} heads, not the {num_heads} that were given.")
-            num_heads = own
+            num_heads = _dims(card).num_heads
     reading = _READABLE[name].describe(source, config, num_heads)
     card = card or reading.card
     try:

@@ -67,13 +67,13 @@ def recognise(
     body: Sequence[Rule],
     *,
     width: int,
-    heads: Sequence[int | None],
+    num_heads: int | None,
     patch: Sequence[int] = (),
 ) -> tuple[kinds.Found, int, list[str]]:
     """The model, as far as it shows in shapes once they are ours; its number of classes; and notes
-    on what was assumed. `heads` may have their number: see `_resolve_heads`.
+    on what was assumed, such as `num_heads` if they are None.
     """
-    num_heads, notes = _resolve_heads(heads, width, source.where)
+    num_heads, notes = _resolve_heads(num_heads, width, source.where)
     present = [rule for rule in body if rule.theirs in source]
     mapped = rules.read(source, present, Dims(num_heads, patch)).mapped
     shapes = {item.target: item.array for item in mapped}
@@ -85,14 +85,11 @@ def recognise(
     return found, num_classes, notes
 
 
-def _resolve_heads(known: Sequence[int | None], width: int, where: str) -> tuple[int, list[str]]:
-    """The number of heads, which no weight shows: given by the caller, found in the file's own
-    configuration, or (with a note) assumed to be the published one for that width.
+def _resolve_heads(num_heads: int | None, width: int, where: str) -> tuple[int, list[str]]:
+    """The number of heads, which no weight shows: a known one, or (with a note) the published one
+    for that width.
     """
-    said = [num_heads for num_heads in known if num_heads is not None]
-    if len(set(said)) > 1:
-        raise ValueError(f"{where} has {said[1]} heads, not the {said[0]} that were given.")
-    for num_heads in said:
+    if num_heads is not None:
         if num_heads < 1 or width % num_heads:
             raise ValueError(f"{where}: {num_heads} heads do not divide a width of {width}.")
         return num_heads, []

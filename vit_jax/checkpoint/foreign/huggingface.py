@@ -95,8 +95,8 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
         raise ValueError(f"{source.where} cannot become one of our models: {problem}.")
 
     body = rules.follow(_table(family, source.count(f"{family.blocks}."), head))
-    heads = (num_heads, about.get("num_attention_heads"))
-    found, num_classes, notes = recognise(source, body, width=width, heads=heads)
+    num_heads = about.get("num_attention_heads", num_heads)
+    found, num_classes, notes = recognise(source, body, width=width, num_heads=num_heads)
     distilled = head == "cls_classifier"
     named = {
         "embeddings.cls_token": ("cls", True),

@@ -85,8 +85,8 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     hows = {"embedding/kernel": PATCHES, **dict.fromkeys(lacking, WITH_BATCH_AXIS)}
     body = rules.follow({**table, "pos_embedding": POSITION}, hows)
     inner = source.shape("transformer.layers.0.0.to_qkv.weight")[0] // 3
-    heads = (num_heads, args.get("heads"))
-    found, num_classes, notes = recognise(source, body, patch=patch, width=inner, heads=heads)
+    heads = args.get("heads", num_heads)
+    found, num_classes, notes = recognise(source, body, patch=patch, width=inner, num_heads=heads)
     mean = "mean" if has_cls else "gap"  # older releases average the class token too
     fields: Json = {
         **found.fields,

@@ -90,26 +90,23 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     pretrained = known_fields(config.get("pretrained_cfg", {}), PRETRAINED, where=where)
     architecture = config.get("architecture", "")
     width, *_ = source.shape("patch_embed.proj.weight", 4)
-    heads = (num_heads, args.get("num_heads", _HEADS.get(architecture)))
+    num_heads = args.get("num_heads", _HEADS.get(architecture, num_heads))
     activation = "gelu_tanh" if _TANH.match(architecture) else "gelu"
     activation = args.get("act_layer", activation).lower()
     problems = [why for pattern, why in _REFUSED.items() if re.fullmatch(pattern, architecture)]
     if activation not in _GELUS:
         problems.append(f"its activation is {activation!r}, and ours are the erf and the tanh GELU")
-    if problems:
-        raise ValueError(f"{source.where} cannot become one of our models: {'; '.join(problems)}.")
     pool = args.get("global_pool") or config.get("global_pool")
     if not pool:
         by_token = "cls_token" in source and "fc_norm.weight" not in source
         pool = "map" if "attn_pool.latent" in source else "token" if by_token else "avg"
-    if pool not in ("token", "avg", "map") or args.get("pool_include_prefix"):
-        raise ValueError(
-            f"{source.where} cannot become one of our models: it pools by {pool!r}"
-            + (" over its prefix tokens too" if args.get("pool_include_prefix") else "")
-            + ", and ours pool by token, by avg (of the patches) or by map."
-        )
+    if pool not in _POOLS.values() or args.get("pool_include_prefix"):
+        pool += " over its prefix tokens too" if args.get("pool_include_prefix") else ""
+        problems.append(f"it pools by {pool}, and ours by token, by avg (of the patches) or by map")
+    if problems:
+        raise ValueError(f"{source.where} cannot become one of our models: {'; '.join(problems)}.")
     body = rules.follow(_table(source.count("blocks."), *_resnet(source)))
-    found, num_classes, notes = recognise(source, body, width=width, heads=heads)
+    found, num_classes, notes = recognise(source, body, width=width, num_heads=num_heads)
     described: Json = {
         **found.fields,
         "classifier": {"avg": "gap"}.get(pool, pool),

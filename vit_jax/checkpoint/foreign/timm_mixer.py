@@ -44,7 +44,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
         }
     )
     width, *_ = source.shape("stem.proj.weight", 4)
-    found, num_classes, _ = recognise(source, body, width=width, heads=[1])
+    found, num_classes, _ = recognise(source, body, width=width, num_heads=1)
     origin = f"timm {config.get('architecture', 'MlpMixer')}, {Path(source.where).name}"
     model = build_model(found.fields, num_classes)
     card = Card(model, found.grid, found.channels, source=origin)
