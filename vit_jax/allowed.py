@@ -4,7 +4,6 @@ The tables of options (config.py) and of a model's fields (models/fields.py) are
 """
 
 import difflib
-import math
 import numbers
 import re
 import warnings
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 MOST = 10**9  # of anything counted, unless a table says otherwise
-FLOAT32 = 3e38  # no number is larger
+HUGE = 3e38  # almost the largest float32
 
 
 class Allowed(NamedTuple):
@@ -38,17 +37,11 @@ def whole(least: int, most: int = MOST) -> Allowed:
 
 
 def number(
-    least: float = -FLOAT32,
-    most: float = FLOAT32,
-    *,
-    above: float = -math.inf,
-    below: float = math.inf,
+    least: float = -HUGE, most: float = HUGE, *, above: float = -HUGE, below: float = HUGE
 ) -> Allowed:
     """A finite number within limits, which `above` and `below` themselves are not."""
     limits = {"at least": least, "above": above, "at most": most, "below": below}
-    brief = " and ".join(
-        f"{word} {limit:g}" for word, limit in limits.items() if abs(limit) < FLOAT32
-    )
+    brief = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if abs(limit) < HUGE)
 
     def holds(value: Any) -> bool:
         return _is(numbers.Real, value) and least <= value <= most and above < value < below
@@ -89,7 +82,7 @@ def either(first: Allowed, second: Allowed) -> Allowed:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The known name that is most like a wrong one, for the end of a message about it."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    near = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
 

@@ -83,7 +83,7 @@ TRAINING = {
     "keep_head": Option(False, "keep the checkpoint's head; its classes must be ours"),
     "total_steps": Option(10_000, "optimizer steps of the whole run", whole(1)),
     "accum_steps": Option(1, "parts in which a batch is computed, to save memory", _batch),
-    "optimizer": Option("sgd", "", one_of("sgd", "adam", "adamw", "lion", "adafactor")),
+    "optimizer": Option("sgd", "update rule", one_of("sgd", "adam", "adamw", "lion", "adafactor")),
     "base_lr": Option(0.03, "learning rate at the end of the warm-up"),
     "decay_type": Option(
         "cosine", "learning rate after warm-up", one_of("cosine", "linear", "rsqrt", "constant")
@@ -97,9 +97,7 @@ TRAINING = {
     "grad_norm_clip": Option(1.0, "largest norm of the whole gradient; 0 is no limit"),
     "optim_dtype": Option("bfloat16", "dtype the optimizer keeps its momentum in", _dtype),
     "layer_decay": Option(1.0, "learning rate factor from each layer to the one below it", _part),
-    "trainable": Option(
-        ".*", "regex of parameters to train ('head': linear probe)", allowed.pattern
-    ),
+    "trainable": Option(".*", "regex of parameters ('head': linear probe)", allowed.pattern),
     "loss": Option("softmax", "softmax: one class; sigmoid: several", one_of("softmax", "sigmoid")),
     "label_smoothing": Option(0.0, "share of the target spread over all classes", _share),
     "mixup": Option(0.0, "Beta parameter of MixUp; 0 is off"),

@@ -55,7 +55,7 @@ NAN, INF = float("nan"), float("inf")
         ("dtype", None, "float32, bfloat16 or float16"),
         ("dtype", "(0.1,0.2)", "float32, bfloat16 or float16"),
         ("dtype", ["(1,"], "float32, bfloat16 or float16"),
-        ("dtype", {"names": 3}, "no field dtype.names"),
+        ("dtype", {"names": 3}, "float32, bfloat16 or float16"),
         ("encoder", "os.system", "a module"),
         ("num_heds", 2, "did you mean"),
     ],

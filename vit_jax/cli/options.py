@@ -6,7 +6,7 @@ import os
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from vit_jax.allowed import Allowed, did_you_mean, number, whole
 
@@ -45,13 +45,10 @@ class Parser(ArgumentParser):
                     yield from parser._known()
 
 
-T = TypeVar("T", int, float)
-
-
-def of_kind(kind: type[T], allowed: Allowed) -> Callable[[str], T]:
+def of_kind(kind: Callable[[str], Any], allowed: Allowed) -> Callable[[str], Any]:
     """The type of an option that is a number within limits."""
 
-    def parse(text: str) -> T:
+    def parse(text: str) -> Any:
         with contextlib.suppress(ValueError):
             if allowed.holds(value := kind(text)):
                 return value
@@ -76,11 +73,10 @@ def size(text: str) -> tuple[int, int]:
     sides = text.split(",")
     try:
         height, width = map(_side, sides if len(sides) == 2 else [text, text])
+        return height, width
     except ArgumentTypeError as e:
-        raise ArgumentTypeError(
-            f"{text!r} is neither one side nor HEIGHT,WIDTH, each from 1 to 8,192 pixels"
-        ) from e
-    return height, width
+        needed = "neither one side nor HEIGHT,WIDTH, each from 1 to 8,192 pixels"
+        raise ArgumentTypeError(f"{text!r} is {needed}") from e
 
 
 def out_path(text: str) -> Path:

@@ -66,9 +66,7 @@ def load(recipe: str) -> ml_collections.ConfigDict:
             kind = type(config).__name__
             raise ValueError(f"get_config returned a {kind}, not an ml_collections.ConfigDict")
         return config
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever a file may do, SystemExit too
+    except (Exception, SystemExit) as error:  # whatever a file may do
         kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
         said = " ".join(f"{kind}{error}".split())
         raise ValueError(f"{path}{_line_in(path, error)}: {said}") from error

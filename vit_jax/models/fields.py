@@ -22,9 +22,7 @@ MAX_LAYERS = 1000  # published models have at most 64
 def field_problems(
     module: type[nn.Module], fields: Mapping[str, Any], prefix: str = ""
 ) -> list[str]:
-    """What is wrong with the fields that a module of this class would get, in words that call a
-    field by its name after the prefix.
-    """
+    """What is wrong with a module's fields, in words; their names get the prefix."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         if name in _NEEDED and isinstance(value, Mapping | ml_collections.ConfigDict):
@@ -65,10 +63,10 @@ FIELDS: dict[str, Allowed] = {
     "patches.size": several(whole(1, 4096), [2], "(height, width) in pixels"),
     "dtype": Allowed(one_of(*DTYPES).words, _is_dtype),
     # Vision Transformers
-    "hidden_size": _size,
+    **dict.fromkeys(("hidden_size", "transformer.mlp_dim"), _size),
+    **dict.fromkeys(("patch_norm", "fc_norm", "distilled", "qkv_bias", "scan"), switch),
     "transformer": optional(_group),
     "transformer.num_layers": whole(1, MAX_LAYERS),
-    "transformer.mlp_dim": _size,
     "transformer.num_heads": whole(1, 1024),
     "transformer.head_dim": optional(_size),
     "transformer.dropout_rate": _rate,
@@ -83,23 +81,16 @@ FIELDS: dict[str, Allowed] = {
     "classifier": one_of(*CLASSIFIERS),
     "head_bias_init": number(),
     "encoder": Allowed("a module", lambda value: isinstance(value, type)),
-    "patch_norm": switch,
-    "fc_norm": switch,
-    "distilled": switch,
     "position": one_of(*position.KINDS),
     "num_registers": whole(0, 1024),
-    "scan": switch,
     "remat": optional(one_of(*REMAT_POLICIES)),
-    "qkv_bias": switch,
     "gelu": one_of(*GELU),
     "norm_eps": number(above=0),
     "layer_scale": optional(number()),
     "attention_kernel": one_of("auto", *KERNELS),
     # Mixers
     "num_blocks": whole(1, MAX_LAYERS),
-    "hidden_dim": _size,
-    "tokens_mlp_dim": _size,
-    "channels_mlp_dim": _size,
+    **dict.fromkeys(("hidden_dim", "tokens_mlp_dim", "channels_mlp_dim"), _size),
 }
 _NEEDED = {
     "patches": ["patches.size"],

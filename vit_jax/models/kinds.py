@@ -176,7 +176,7 @@ def recognise(shapes: Shapes) -> Found | None:
     that are not learned (none), the GELU and the epsilon (Google's).
     """
     found = (kind.from_shapes(shapes) for kind in KINDS)
-    with contextlib.suppress(IndexError, ValueError):  # an array may have too few axes
+    with contextlib.suppress(IndexError, ValueError):  # arrays may have other axes
         return next((one for one in found if one is not None), None)
 
 
@@ -209,17 +209,10 @@ def _units_by_stage(model: Model) -> Sequence[int]:
 
 def _vit_from_shapes(shapes: Shapes) -> Found | None:
     block = "Transformer/encoderblock_0"
-    patches, mlp, query = (
-        shapes.get(name)
-        for name in (
-            "embedding/kernel",
-            f"{block}/MlpBlock_0/Dense_0/kernel",
-            f"{block}/{ATTENTION}/query/kernel",
-        )
-    )
+    patches = shapes.get("embedding/kernel")
+    mlp = shapes.get(f"{block}/MlpBlock_0/Dense_0/kernel")
+    query = shapes.get(f"{block}/{ATTENTION}/query/kernel")
     if patches is None or mlp is None or query is None:
-        return None
-    if len(patches.shape) != 4 or len(query.shape) != 3:
         return None
     ph, pw, channels, width = patches.shape
     _, num_heads, head_dim = query.shape
@@ -284,15 +277,10 @@ def _units(shapes: Shapes, stage: int) -> int:
 
 
 def _mixer_from_shapes(shapes: Shapes) -> Found | None:
-    stem, tokens, mlp = (
-        shapes.get(name)
-        for name in (
-            "stem/kernel",
-            "MixerBlock_0/token_mixing/Dense_0/kernel",
-            "MixerBlock_0/channel_mixing/Dense_0/kernel",
-        )
-    )
-    if stem is None or tokens is None or mlp is None or len(stem.shape) != 4:
+    stem = shapes.get("stem/kernel")
+    tokens = shapes.get("MixerBlock_0/token_mixing/Dense_0/kernel")
+    mlp = shapes.get("MixerBlock_0/channel_mixing/Dense_0/kernel")
+    if stem is None or tokens is None or mlp is None:
         return None
     ph, pw, channels, width = stem.shape
     fields = {
