@@ -35,11 +35,8 @@ class Formatter(logging.Formatter):
 
 def prepare_streams() -> None:
     """Lets this process print and log anything, and read any name, whatever the locale."""
-    for stream, errors in (
-        (sys.stdin, "surrogateescape"),
-        (sys.stdout, "backslashreplace"),
-        (sys.stderr, "backslashreplace"),
-    ):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        errors = "surrogateescape" if stream is sys.stdin else "backslashreplace"
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=errors)
     logging.setLogRecordFactory(_record)  # for handlers of libraries, which may come later

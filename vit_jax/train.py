@@ -172,9 +172,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     several = "with several processes, where the cluster does not say: "
     parser.add_argument("--coordinator", help=f"{several}HOST:PORT of the first one")
     parser.add_argument("--num_processes", type=count, help=f"{several}how many there are")
-    parser.add_argument(
-        "--process_id", type=up_to(10**6, least=0), help=f"{several}which one this is, from 0"
-    )
+    index = up_to(10**6, least=0)
+    parser.add_argument("--process_id", type=index, help=f"{several}which one this is, from 0")
 
 
 def run(args: argparse.Namespace) -> int:

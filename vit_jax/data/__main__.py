@@ -39,9 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset", metavar="DATASET", nargs="?", help="for --config.dataset")
     sheet = "contact_sheet.png"
     parser.add_argument("--out", type=out_file, default=sheet, help=f"file [{sheet}]")
-    parser.add_argument(
-        "--rows", type=up_to(100), default=6, help="images on the contact sheet [6]"
-    )
+    parser.add_argument("--rows", type=up_to(100), default=6, help="images on the sheet [6]")
     parser.add_argument("--views", type=up_to(100), default=6, help="times each is augmented [6]")
 
 

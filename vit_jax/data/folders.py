@@ -21,7 +21,6 @@ from vit_jax.data.splits import base_names, hold_out, in_hash_order, select
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 
-_NAME = operator.attrgetter("name")
 _SPLIT_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
 
 
@@ -145,7 +144,7 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
         seen.add(real)
         files: list[str] = []
         with os.scandir(folder) as entries:
-            visible = sorted((e for e in entries if not e.name.startswith(".")), key=_NAME)
+            visible = sorted((e for e in entries if not e.name.startswith(".")), key=os.fspath)
         for entry in visible:
             path = folder / entry.name
             if entry.is_dir(follow_symlinks=False):

@@ -29,16 +29,12 @@ def describe(evaluation: Evaluation) -> str:
 def compare(evaluations: Sequence[Evaluation]) -> str:
     """A row for each checkpoint, a column for each figure."""
     rows = [
-        {
-            "checkpoint": printable(one.checkpoint),
-            "size": _size(one),
-            "data": printable(f"{one.dataset} {one.split}"),
-        }
+        {"checkpoint": one.checkpoint, "size": _size(one), "data": f"{one.dataset} {one.split}"}
         | _figures(one)
         for one in evaluations
     ]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = [columns, *([row.get(column, "") for column in columns] for row in rows)]
+    table = [columns, *([printable(row.get(name, "")) for name in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
 

@@ -18,12 +18,11 @@ _VERSIONS = (
 
 def available_memory(root: Path = Path("/")) -> int:
     """Bytes that can be taken before the system has to swap, or to kill."""
-    return max(0, min(psutil.virtual_memory().available, *_rooms(root)))
+    return max(0, min([psutil.virtual_memory().available, *_rooms(root)]))
 
 
 def _rooms(root: Path) -> Iterator[int]:
     """What is left in each control group of this process: its own, and those it is part of."""
-    yield psutil.virtual_memory().total
     for folder in _groups(root):
         for limit, used, reclaimable in _VERSIONS:
             try:
@@ -36,11 +35,8 @@ def _rooms(root: Path) -> Iterator[int]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
+    known = root / "proc/self/cgroup"
+    for line in known.read_text().splitlines() if known.exists() else []:  # Linux has one
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue

@@ -34,12 +34,8 @@ def check_recipe(config: ml_collections.ConfigDict) -> list[str]:
     if problems:
         raise ValueError(f"{'; '.join(problems)}.")
     warmup, total = config.warmup_steps, config.total_steps
-    if warmup <= total:
-        return []
-    return [
-        f"config.warmup_steps={warmup} is more than config.total_steps={total}: the learning rate "
-        "will not reach config.base_lr."
-    ]
+    remark = f"config.warmup_steps={warmup} is more than config.total_steps={total}: the learning "
+    return [f"{remark}rate will not reach config.base_lr."] if warmup > total else []
 
 
 def _model_problems(config: ml_collections.ConfigDict) -> list[str]:
