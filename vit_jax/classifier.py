@@ -271,9 +271,7 @@ def _at_its_crop(card: checkpoint.Card, path: epath.PathLike) -> checkpoint.Card
     DINOv2 was trained at 518 px last, and its preprocessor crops to 224.
     """
     about, trained = card.preprocessing, card.image_size
-    assert about is not None
-    assert trained is not None
-    if about.crop == trained:
+    if about is None or trained is None or about.crop == trained:
         return card
     if not models.find_kind(card.model).any_resolution:
         log.warning("%s runs at %d×%d px, its only size.", path, *trained)

@@ -76,14 +76,11 @@ class Preprocessing:
 
     def at(self, size: Size) -> "Preprocessing":
         """The same for images of another size; `resize` keeps its proportion to the crop."""
-        resize = self.resize
+        resize, crop = self.resize, self.crop
         if isinstance(resize, int):
-            resize = round(min(size) / min(self.crop) * resize)
+            resize = round(min(size) / min(crop) * resize)
         elif resize is not None:
-            resize = (
-                round(resize[0] * size[0] / self.crop[0]),
-                round(resize[1] * size[1] / self.crop[1]),
-            )
+            resize = round(resize[0] * size[0] / crop[0]), round(resize[1] * size[1] / crop[1])
         return dataclasses.replace(self, crop=size, resize=resize)
 
 

@@ -50,9 +50,7 @@ def _read(path: Path) -> list[dict[str, str]]:
     except (csv.Error, UnicodeDecodeError) as e:
         raise ValueError(f"{path} is not readable CSV ({e}).") from e
     if not rows or not set(_NEEDED) <= set(rows[0]):
-        raise ValueError(
-            f"{path} is not AugReg's index: it needs rows with the columns {', '.join(_NEEDED)}."
-        )
+        raise ValueError(f"{path} is not AugReg's index: it needs rows with {', '.join(_NEEDED)}.")
     return rows
 
 

@@ -97,13 +97,9 @@ def fetch(
 def check_url(url: str, allow_http: bool = False) -> None:
     """https only; http for this machine itself, or where the caller allows it."""
     parts = urllib.parse.urlsplit(url)
-    is_local = parts.hostname in _LOOPBACK
-    if parts.scheme == "https" or (parts.scheme == "http" and (allow_http or is_local)):
-        return
-    raise DownloadError(
-        f"{url} is not fetched: only https is, and {parts.scheme or 'no scheme'} was given "
-        "(--allow_http allows http)."
-    )
+    http_too = allow_http or parts.hostname in _LOOPBACK
+    if parts.scheme not in (("https", "http") if http_too else ("https",)):
+        raise DownloadError(f"{url} is not fetched: only https is (--allow_http allows http).")
 
 
 def file_hash(path: Path) -> str:
@@ -117,9 +113,7 @@ def _locked(partial: Path) -> Iterator[io.BufferedRandom]:
     try:
         held = filelock.FileLock(partial.with_suffix(".lock"), timeout=0).acquire()
     except filelock.Timeout:
-        raise DownloadError(
-            f"another process is downloading {partial}; wait for it, or end it"
-        ) from None
+        raise DownloadError(f"another process is downloading {partial}; wait for it") from None
     with held, partial.open("a+b") as file:
         try:
             yield file

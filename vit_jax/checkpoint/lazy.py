@@ -86,10 +86,8 @@ def check_count(arrays: Sized) -> None:
 def check_claims(arrays: Iterable[Lazy], stored: int) -> None:
     """Raises if arrays are said to be far larger than the bytes stored for them could hold."""
     if (claimed := sum(array.nbytes for array in arrays)) > _MAX_COMPRESSION * stored + _SMALL:
-        raise ValueError(
-            f"{stored:,} bytes are said to hold arrays of {claimed:,} bytes, and no weights can be "
-            "compressed so well"
-        )
+        told = f"{stored:,} bytes are said to hold arrays of {claimed:,} bytes"
+        raise ValueError(f"{told}, and no weights can be compressed so well")
 
 
 def unstacked(array: Lazy, latest: dict[int, np.ndarray]) -> list[Lazy]:

@@ -139,14 +139,11 @@ def _explained(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except OSError:
-        raise
-    except ValueError as e:
-        if path in str(e):
-            raise
-        raise ValueError(f"{path} cannot be read: {str(e).removesuffix('.')}.") from e
     except Exception as e:
-        raise ValueError(f"{path} cannot be read ({type(e).__name__}: {e}).") from e
+        if isinstance(e, OSError) or (isinstance(e, ValueError) and path in str(e)):
+            raise
+        kind = "" if isinstance(e, ValueError) else f"{type(e).__name__}: "
+        raise ValueError(f"{path} cannot be read: {kind}{str(e).removesuffix('.')}.") from e
 
 
 def fetched(path: epath.PathLike) -> epath.Path:

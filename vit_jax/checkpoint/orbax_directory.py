@@ -80,10 +80,8 @@ def newest_whole(folder: epath.Path) -> tuple[int, dict[int, str]]:
             return steps[0], {step: what for step, what in damaged.items() if step > steps[0]}
         damaged[steps[0]] = what
     listed = ", ".join(f"{step} ({what})" for step, what in damaged.items())
-    raise ValueError(
-        f"No step in {folder} is whole: {listed}. Bring one back from a copy, or begin anew in "
-        "another workdir."
-    )
+    hint = "Bring one back from a copy, or begin anew in another workdir."
+    raise ValueError(f"No step in {folder} is whole: {listed}. {hint}")
 
 
 def damage(step: epath.Path, under: str = "") -> str | None:

@@ -114,9 +114,7 @@ def _read_plan(source: Source, reading: Reading, card: Card) -> Plan:
     gaps = set(wanted) - {item.target for item in mapped}
     if gaps and not missing:
         problems.append(f"nothing in it gives {listed(sorted(gaps))}")
-    if problems:
-        told = "; ".join(problems[:30])
-        raise ValueError(f"{source.where} cannot become one of our models: {told}.")
+    source.refuse(problems)
     return Plan(mapped, dropped, reading.notes)
 
 

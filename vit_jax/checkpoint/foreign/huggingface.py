@@ -80,19 +80,16 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     outer = known_fields(config, _CONFIG, where=where)
     about = known_fields({**config, **outer.get("vision_config", {})}, _CONFIG, where=where)
     width, _, *patch = source.shape(f"{family.patch}.weight", 4)
-    activation, problem = about.get("hidden_act", family.activation), None
+    activation, problems = about.get("hidden_act", family.activation), list[str]()
     if (gelu := hf_config.GELUS.get(activation)) is None:
-        problem = f"its activation is {activation!r}, and ours are the erf and the tanh GELU"
+        problems.append(f"its activation is {activation!r}, and ours are the erf and the tanh GELU")
     head = next((name for name in _HEADS if f"{name}.weight" in source), None)
     if head and (inputs := source.shape(f"{head}.weight")[1]) != width:
-        problem = (
-            f"its head reads {inputs} numbers and the model is {width} wide: it classifies by more "
-            "than one pooled vector"
-        )
+        told = f"its head reads {inputs} numbers and the model is {width} wide"
+        problems.append(f"{told}: it classifies by more than one pooled vector")
     if any(".weights_in." in name or ".gate_proj." in name for name in source.names):
-        problem = "its MLPs are gated (SwiGLU, as DINOv2-giant's are)"
-    if problem:
-        raise ValueError(f"{source.where} cannot become one of our models: {problem}.")
+        problems.append("its MLPs are gated (SwiGLU, as DINOv2-giant's are)")
+    source.refuse(problems)
 
     body = rules.follow(_table(family, source.count(f"{family.blocks}."), head))
     num_heads = about.get("num_attention_heads", num_heads)

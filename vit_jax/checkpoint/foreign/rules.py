@@ -178,14 +178,17 @@ class Source:
             )
         return shape
 
+    def refuse(self, problems: Sequence[str]) -> None:
+        """Raises if there are any."""
+        if told := "; ".join(problems[:30]):
+            raise ValueError(f"{self.where} cannot become one of our models: {told}.")
+
     def count(self, prefix: str) -> int:
         """How many numbers follow a prefix: the depth, for `blocks.`."""
         rest = (name.removeprefix(prefix) for name in self.names if name.startswith(prefix))
         count = len({text.split(".")[0] for text in rest})
         if count > MAX_LAYERS:
-            raise ValueError(
-                f"{self.where} has {count:,} {prefix}…, and {MAX_LAYERS:,} are possible."
-            )
+            raise ValueError(f"{self.where} has {count:,} {prefix}…, of {MAX_LAYERS:,} possible.")
         return count
 
 

@@ -103,8 +103,7 @@ def describe(source: Source, config: Json, num_heads: int | None) -> Reading:
     if pool not in _POOLS.values() or args.get("pool_include_prefix"):
         pool += " over its prefix tokens too" if args.get("pool_include_prefix") else ""
         problems.append(f"it pools by {pool}, and ours by token, by avg (of the patches) or by map")
-    if problems:
-        raise ValueError(f"{source.where} cannot become one of our models: {'; '.join(problems)}.")
+    source.refuse(problems)
     body = rules.follow(_table(source.count("blocks."), *_resnet(source)))
     found, num_classes, notes = recognise(source, body, width=width, num_heads=num_heads)
     described: Json = {
