@@ -6,7 +6,6 @@ then ends all others with a message, and the job's launcher can start them all a
 
 import contextlib
 import faulthandler
-import functools
 import ipaddress
 import logging
 import os
@@ -42,32 +41,27 @@ def connect(coordinator: str | None, num_processes: int | None, process_id: int 
     JAX knows SLURM, GKE, Cloud TPU and Open MPI. Call it before anything touches a device.
     """
     given = (coordinator, num_processes, process_id)
-    join = functools.partial(
-        jax.distributed.initialize,
-        heartbeat_timeout_seconds=HEARTBEAT,
-        initialization_timeout=2 * JOINING,
-    )
-    if any(value is not None for value in given):
-        if (
-            coordinator is None
-            or num_processes is None
-            or not re.fullmatch(r"\S+:\d{1,5}", coordinator)
-            or process_id not in range(num_processes)
-        ):
-            raise ValueError(
-                "--coordinator=HOST:PORT, --num_processes=N and --process_id=0…N-1 go together; "
-                f"given were {coordinator}, {num_processes} and {process_id}."
-            )
+    by_flags = given != (None, None, None)
+    if by_flags and (
+        not re.fullmatch(r"\S+:\d{1,5}", coordinator or "")
+        or process_id not in range(num_processes or 0)
+    ):
+        raise ValueError(
+            "--coordinator=HOST:PORT, --num_processes=N and --process_id=0…N-1 go together; "
+            f"given were {coordinator}, {num_processes} and {process_id}."
+        )
+    try:
         with _patience_to_join():
-            join(coordinator, num_processes, process_id, cluster_detection_method="deactivate")
-    else:
-        try:
-            with _patience_to_join():
-                join()
-        except ValueError as e:
-            if "coordinator_address" not in str(e):
-                raise
-            return
+            jax.distributed.initialize(
+                *given,
+                cluster_detection_method="deactivate" if by_flags else None,
+                heartbeat_timeout_seconds=HEARTBEAT,
+                initialization_timeout=2 * JOINING,
+            )
+    except ValueError as e:
+        if by_flags or "coordinator_address" not in str(e):
+            raise
+        return  # no cluster
     _listen_where_others_are()
     # When another process dies, JAX says so and aborts; a Python stack would bury the message.
     faulthandler.disable()

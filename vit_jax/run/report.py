@@ -164,7 +164,7 @@ def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     for line in lines:
         with contextlib.suppress(ValueError):  # a line cut short by a crash
             row = parse_json(line, where=str(path))
-            if isinstance(row.get("step"), int) and all(map(_is_number, row.values())):
+            if "step" in row and all(type(value) in (int, float) for value in row.values()):
                 rows.append(row)
     if damaged := len(lines) - len(rows):
         log.warning("%d damaged lines of %s are dropped.", damaged, path)
@@ -172,10 +172,6 @@ def _keep_until(path: Path, step: int) -> list[dict[str, Any]]:
     with replacing(path) as partial:
         partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return rows
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _start_wandb(config: ml_collections.ConfigDict, directory: Path) -> Any:

@@ -43,7 +43,7 @@ class Workdir(NamedTuple):
 
     path: epath.Path
     local: Path
-    identity: tuple[int, int]
+    began: os.stat_result  # of `local`
 
     @property
     def checkpoints(self) -> epath.Path:
@@ -54,7 +54,7 @@ class Workdir(NamedTuple):
         """Raises if another directory has the name of this one: its mount went away, for example,
         and what is written now would end up beneath.
         """
-        if _identity(self.local) != self.identity:
+        if not (self.local.exists() and os.path.samestat(self.local.stat(), self.began)):
             raise ValueError(
                 f"{self.path} is no longer the directory that the run began in: was it unmounted, "
                 "moved or removed? Nothing more is written. Bring it back and start the run again."
@@ -102,7 +102,7 @@ def open_workdir(path: epath.PathLike, config: ml_collections.ConfigDict) -> Ite
         if first:
             with replacing(path / _CONFIG) as partial:
                 partial.write_text(json.dumps(flat_config(config), indent=1) + "\n")
-        workdir = Workdir(path, local, _identity(local))
+        workdir = Workdir(path, local, local.stat())
         try:
             yield workdir
         except Exception:
@@ -217,11 +217,8 @@ def _check_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
     old, new = flat_config(default_config()) | stored, flat_config(config)
     names = [n for n in sorted({*old, *new}) if n in OPTIONS or n.startswith("model.")]
     changes = {n: (old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n)}
-    refused = [
-        f"config.{name} was {was!r}, now {now!r}"
-        for name, (was, now) in changes.items()
-        if name not in MAY_CHANGE
-    ]
+    others = {name: change for name, change in changes.items() if name not in MAY_CHANGE}
+    refused = [f"config.{name} was {was!r}, now {now!r}" for name, (was, now) in others.items()]
     if refused and has_checkpoint(path):
         raise ValueError(
             f"{path} holds another run: {'; '.join(refused)}. Start it again as it was, or choose "
@@ -231,12 +228,3 @@ def _check_config(path: epath.Path, config: ml_collections.ConfigDict) -> None:
         log.info("%s has no checkpoint of the run before; this one takes its place.", path)
     for name, (was, now) in changes.items():
         log.info("config.%s was %r and is now %r.", name, was, now)
-
-
-def _identity(directory: Path) -> tuple[int, int]:
-    """Of the directory that has this name at the moment; no directory has (0, 0)."""
-    try:
-        found = directory.stat()
-    except FileNotFoundError:
-        return 0, 0
-    return found.st_dev, found.st_ino
