@@ -17,6 +17,7 @@ import numpy as np
 
 from vit_jax.data.decode import read_image
 from vit_jax.data.folders import images_below, walk
+from vit_jax.data.sources import local_path
 
 _BATCHES_AHEAD = 2
 
@@ -36,7 +37,7 @@ def find_images(names: Iterable[str], lines: Iterable[str] = ()) -> Iterator[str
     A folder gives the files below it that end like images; a file is taken as it is.
     """
     for name in names:
-        path = Path(os.path.expanduser(name))  # noqa: PTH111 (pathlib raises for unknown users)
+        path = local_path(name)
         if not name:
             raise ValueError("An empty name is given where a file or a folder is needed.")
         if name == "-":

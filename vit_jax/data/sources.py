@@ -148,9 +148,7 @@ def _is_local(name: str) -> bool:
         described = ("dataset_info.json", "*/dataset_info.json", "*/*/dataset_info.json")
         return not any(next(path.glob(pattern), None) for pattern in described)
     if path.is_file():
-        raise ValueError(
-            f"{name} is a single file; give the folder of a data set, or a CSV/TSV file"
-        )
+        raise ValueError(f"{name} is a single file; give the folder of a data set, or a CSV/TSV")
     if path.is_absolute() or name.startswith((".", "~")):
         raise ValueError(f"there is no folder or CSV/TSV file at {name}")
     return False

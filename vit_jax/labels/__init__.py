@@ -41,9 +41,7 @@ def read(labels: epath.PathLike | Sequence[str], num_classes: int) -> list[str]:
                 raise ValueError(f"{where} is longer than the {MAX_BYTES >> 20} MiB that we read.")
             labels = text.decode("utf-8-sig").splitlines()
         except UnicodeDecodeError as e:
-            raise ValueError(
-                f"{where} is not a text file with one class name per line, in UTF-8."
-            ) from e
+            raise ValueError(f"{where} is not a text file in UTF-8, one class name a line.") from e
         except OSError as e:
             raise ValueError(f"The label file {where} cannot be read: {e.strerror}.") from e
     names = [str(name).strip() for name in labels]

@@ -100,9 +100,9 @@ def activation_bytes(model: Model, image_shape: tuple[int, int, int]) -> int:
 def check_batch(config: ml_collections.ConfigDict, mesh: Mesh) -> None:
     """Raises unless batches, and the parts they are computed in, divide among the devices."""
     shards, problems = num_batch_shards(mesh), []
-    if config.batch < 1 or config.batch % (shards * config.accum_steps):
+    if config.batch % (shards * config.accum_steps):
         problems.append(_batch_problem(config.batch, config.accum_steps, shards))
-    if config.batch_eval < 1 or config.batch_eval % shards:
+    if config.batch_eval % shards:
         near = shards * max(1, round(config.batch_eval / shards))
         problems.append(
             f"config.batch_eval={config.batch_eval} does not divide among {shards} devices; try "
@@ -132,10 +132,7 @@ def check_memory(program: Program, mesh: Mesh, limit: int | None) -> None:
     """
     if limit is None:  # not every device tells
         return
-    smaller = (
-        (change, footprint(changed, its_mesh))
-        for change, changed, its_mesh in alternatives(program, mesh)
-    )
+    smaller = ((change, footprint(new, on)) for change, new, on in alternatives(program, mesh))
     problem = _memory_problem("Training", footprint(program, mesh), smaller, limit)
     size, shards = program.config.batch_eval, num_batch_shards(mesh)
     halves = [size >> n for n in range(1, size.bit_length()) if (size >> n) % shards == 0]
