@@ -227,7 +227,8 @@ def describe_options() -> str:
     """Every option with its default and meaning, for --help."""
     lines = ["", "Options, each settable as --config.NAME=VALUE. In brackets is the default that"]
     lines += ["recipes start from; without --config, configs/quickstart.py sets some of them.", ""]
-    tables = {"data": DATA, "training": TRAINING, "the run": RUN, "devices": PARALLEL}
+    data = "data (augment.*: in training)"
+    tables = {data: DATA, "training": TRAINING, "the run": RUN, "devices": PARALLEL}
     for title, table in tables.items():
         lines.append(f"  {title}")
         for name, o in table.items():
