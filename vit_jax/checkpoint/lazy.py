@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 from jax.typing import DTypeLike
 
-from vit_jax.checkpoint.names import summarize
+from vit_jax.checkpoint.names import listed
 from vit_jax.models.fields import MAX_LAYERS
 
 Index = tuple[slice, ...]  # a part of an array; () is all of it
@@ -165,7 +165,7 @@ def read_ahead(
             del array
     if not_finite:
         raise ValueError(
-            f"{where} has NaN or infinite weights in {', '.join(summarize(not_finite)[:6])}. The "
+            f"{where} has NaN or infinite weights in {listed(not_finite, 6)}. The "
             "model that wrote it had diverged; use an earlier checkpoint."
         )
 

@@ -18,7 +18,7 @@ from vit_jax.aliases import Json
 from vit_jax.allowed import text
 from vit_jax.atomic import replacing
 from vit_jax.checkpoint.lazy import Index, Lazy, check_count, read_ahead
-from vit_jax.checkpoint.names import summarize
+from vit_jax.checkpoint.names import listed
 from vit_jax.untrusted import fields, known_fields, read_json
 
 INDEX = "model.safetensors.index.json"
@@ -85,10 +85,8 @@ def find_files(folder: epath.Path) -> list[Path]:
         names = sorted(set(_weight_map(folder).values()))
         for name in names:
             if Path(name).name != name or not name.endswith(".safetensors"):
-                raise ValueError(
-                    f"{folder / INDEX} names the file {name!r}; a shard must be a .safetensors "
-                    "file beside it."
-                )
+                hint = "a shard must be a .safetensors file beside it"
+                raise ValueError(f"{folder / INDEX} names the file {name!r}; {hint}.")
         if missing := [name for name in names if not (folder / name).exists()]:
             raise ValueError(
                 f"{folder} is incomplete: {INDEX} names {', '.join(missing)}, which "
@@ -119,11 +117,9 @@ def open_files(folder: epath.Path) -> list[Reader]:
     if (folder / INDEX).exists():
         expected = set(_weight_map(folder).items())
         found = {(name, reader.name) for reader in readers for name in reader.arrays}
-        if differing := summarize(sorted(name for name, _ in expected ^ found)):
-            raise ValueError(
-                f"{folder} is not what its {INDEX} says: {', '.join(differing[:6])} "
-                f"{'is' if len(differing) == 1 else 'are'} in another file, or in none."
-            )
+        if differing := listed(sorted(name for name, _ in expected ^ found), 6):
+            told = f"{folder} is not what its {INDEX} says: {differing}"
+            raise ValueError(f"{told} are in another file, or in none.")
     return readers
 
 
