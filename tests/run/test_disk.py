@@ -179,12 +179,12 @@ import os, signal, tempfile
 import tests.run.test_disk as here
 tempfile.tempdir = {str(tmp_path)!r}
 here.file_systems["s3"] = here.MemoryFileSystem
-with here.open_workdir("s3://bucket/run", here.recipe()):
+with here.open_workdir("s3://bucket/killed", here.recipe()):
     os.kill(os.getpid(), signal.SIGKILL)
 """
     killed = subprocess.run([sys.executable, "-c", program], cwd=ROOT)
     assert killed.returncode == -signal.SIGKILL
     (left,) = tmp_path.glob("vit_jax-*")
-    with open_workdir("s3://bucket/run", recipe()) as directory:
+    with open_workdir("s3://bucket/killed", recipe()) as directory:
         assert not left.exists()
         assert directory.local.is_dir()
