@@ -38,16 +38,6 @@ with replacing({str(path)!r}) as partial:
     assert path.read_text() == "new"
 
 
-def test_an_empty_directory_makes_way_for_another_and_a_full_one_does_not(tmp_path):
-    (tmp_path / "out").mkdir()
-    with replacing(tmp_path / "out") as partial:
-        partial.mkdir()
-        (partial / "config.json").touch()
-    with pytest.raises(OSError, match="not a file to replace"), replacing(tmp_path / "out"):
-        pass
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["config.json"]
-
-
 def test_what_others_still_write_is_left_alone(tmp_path):
     names = {
         f".model.{os.getpid()}@{HERE}.partial.npz": True,  # this process, of another file perhaps

@@ -33,16 +33,14 @@ _STEM = 40  # letters of a name that its hidden one keeps; a name has at most 25
 def replacing(path: epath.PathLike) -> Iterator[epath.Path]:
     """A name to write a file or directory to; it becomes `path` unless something is raised.
 
-    An existing file is replaced, a link stays and its target is replaced. An empty directory makes
-    way for another. Anything else of that name stays, and is an error: a directory with something
-    in it, a device (which root could replace), a FIFO.
+    An existing file is replaced, a link stays and its target is replaced. Anything else of that
+    name stays too, and is an error: a directory, a device (which root could replace), a FIFO.
     """
     path = as_path(path)
     if not is_remote(path):
-        path = epath.Path(os.path.realpath(path))
-        makes_way = path.is_file() or (path.is_dir() and not any(path.iterdir()))
-        if path.exists() and not makes_way:
+        if Path(path).exists() and not Path(path).is_file():
             raise OSError(errno.EEXIST, "Exists, and is not a file to replace", str(path))
+        path = epath.Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent)
     partial = path.parent / f".{path.stem[:_STEM]}.{writer()}.partial{path.suffix}"

@@ -143,6 +143,11 @@ def test_a_folder_with_something_in_it_is_not_written_into(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_an_empty_folder_is_written_into(tmp_path):
+    checkpoint.convert(HF, tmp_path, to="timm")
+    assert (tmp_path / "config.json").exists()
+
+
 def test_a_checkpoint_is_not_written_over_itself(tmp_path):
     shutil.copy(VIT, tmp_path / "a.npz")
     with pytest.raises(ValueError, match="over itself"):

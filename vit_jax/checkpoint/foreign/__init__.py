@@ -153,6 +153,8 @@ def write(path: epath.Path, leaves: Mapping[str, Lazy], card: Card, to: str) -> 
         return plan
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path} exists already; give a new folder, or a name in .safetensors.")
+    if path.is_dir():
+        path.rmdir()  # an empty one makes way
     with replacing(path) as partial:
         write_tensors(partial / "model.safetensors", plan.leaves, metadata)
         for name, content in writing.files.items():
