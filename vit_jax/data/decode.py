@@ -154,7 +154,7 @@ def _only_scan(data: bytes) -> tuple[int, int] | None:
             sampling = data[at + 11 : at + 11 + 3 * parts : 3]
             block = 8 * max((one & 15 for one in sampling), default=1)
         elif marker == 0xDA:  # pixels follow
-            return (frame, block) if frame and data[at + 4] == parts else None
+            return (frame, block) if frame and block and data[at + 4] == parts else None
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     return None
 
