@@ -38,7 +38,7 @@ OPTIONS = (
     *("--config.total_steps=600", "--config.checkpoint_every=20", "--config.eval_every=100"),
     *("--config.progress_every=20", "--config.keep_checkpoints=3"),
 )
-FAULTS_PER_RUN = 8
+FAULTS_PER_RUN = 12
 DISK = 24  # MiB: a few steps, the weights and the log
 PATIENCE = 120  # seconds after which a process counts as hung
 SAVED, NOTHING_BEGUN = 75, 130
@@ -167,8 +167,8 @@ def full_disk(run: Run) -> None:
 
 
 FAULTS: dict[Callable[[Run], None], int] = {  # with how often each comes up
-    kill: 8,
-    kill_in_save: 3,
+    kill: 12,
+    kill_in_save: 5,
     lambda run: ask_to_stop(run, signal.SIGTERM): 3,
     lambda run: ask_to_stop(run, signal.SIGINT): 2,
     lambda run: ask_to_stop(run, signal.SIGINT, times=2): 1,
@@ -263,7 +263,10 @@ def measure(minutes: float, faults: int, seed: int, jobs: int) -> dict:
                 if not waiting:
                     break
                 done, waiting = concurrent.futures.wait(waiting, return_when="FIRST_COMPLETED")
-                runs += [future.result() for future in done]
+                for run in (future.result() for future in done):
+                    runs.append(run)
+                    for what in run.unexpected:
+                        print(what, file=sys.stderr)
                 count = sum(len(run.happened) - 1 for run in runs)
                 bad = sum(len(run.unexpected) for run in runs)
                 print(f"{len(runs)} runs, {count} faults, {bad} unexpected", file=sys.stderr)
