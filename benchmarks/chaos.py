@@ -38,7 +38,7 @@ OPTIONS = (
     *("--config.total_steps=600", "--config.checkpoint_every=20", "--config.eval_every=100"),
     *("--config.progress_every=20", "--config.keep_checkpoints=3"),
 )
-FAULTS_PER_RUN = 12
+FAULTS_PER_RUN = 15
 DISK = 24  # MiB: a few steps, the weights and the log
 PATIENCE = 120  # seconds after which a process counts as hung
 SAVED, NOTHING_BEGUN = 75, 130
@@ -49,6 +49,7 @@ class Run:
     """One run that is disturbed, and everything that happened to it."""
 
     workdir: Path
+    output: Path  # what its processes say; not on the disk that may be full
     draw: random.Random
     window: float  # seconds in which a fault comes, long enough for a part of the run
     happened: list[dict] = dataclasses.field(default_factory=list)
@@ -59,8 +60,7 @@ class Run:
         return self.workdir / "checkpoints"
 
     def start(self) -> subprocess.Popen:
-        log = self.workdir.with_suffix(".stderr").open("w")
-        with log:
+        with self.output.open("w") as log:
             return subprocess.Popen(command(self.workdir), cwd=ROOT, stderr=log, stdout=log)
 
     def end(self, process: subprocess.Popen, fault: str, codes: set[int], **more: float) -> None:
@@ -70,7 +70,7 @@ class Run:
         if process.poll() is None:
             process.kill()
             self.unexpected.append(f"{self.workdir.name}: {fault}: hung for {PATIENCE} s")
-        said = self.workdir.with_suffix(".stderr").read_text().splitlines()
+        said = self.output.read_text().splitlines()
         moment = moment_of(said)
         self.happened.append({"fault": fault, "moment": moment, "code": process.wait(), **more})
         own = [line for line in said if line.startswith("train: ")]
@@ -167,8 +167,8 @@ def full_disk(run: Run) -> None:
 
 
 FAULTS: dict[Callable[[Run], None], int] = {  # with how often each comes up
-    kill: 12,
-    kill_in_save: 5,
+    kill: 18,
+    kill_in_save: 6,
     lambda run: ask_to_stop(run, signal.SIGTERM): 3,
     lambda run: ask_to_stop(run, signal.SIGINT): 2,
     lambda run: ask_to_stop(run, signal.SIGINT, times=2): 1,
@@ -181,7 +181,7 @@ def disturbed(number: int, folder: Path, straight: Path, window: float, seed: in
     """A run that a few faults befall; in the end it is left alone and compared."""
     draw = random.Random(f"{seed} {number}")
     with small_disk(folder / f"disk{number}") as (disk, is_small):
-        run = Run(disk / f"run{number}", draw, window)
+        run = Run(disk / f"run{number}", folder / f"run{number}.txt", draw, window)
         faults = {fault: often for fault, often in FAULTS.items() if is_small or fault != full_disk}
         for fault in draw.choices([*faults], [*faults.values()], k=FAULTS_PER_RUN):
             fault(run)
