@@ -41,6 +41,8 @@ def replacing(path: epath.PathLike) -> Iterator[epath.Path]:
         if Path(path).exists() and not Path(path).is_file():
             raise OSError(errno.EEXIST, "Exists, and is not a file to replace", str(path))
         path = epath.Path(os.path.realpath(path))
+        if Path(path).is_symlink():  # after all links were followed
+            raise OSError(errno.ELOOP, "A link that leads to itself", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent)
     partial = path.parent / f".{path.stem[:_STEM]}.{writer()}.partial{path.suffix}"

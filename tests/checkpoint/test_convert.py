@@ -148,6 +148,15 @@ def test_an_empty_folder_is_written_into(tmp_path):
     assert (tmp_path / "config.json").exists()
 
 
+def test_big_endian_numbers_are_read_as_any_others(tmp_path):
+    with np.load(GOLDEN / "vit_token.npz") as archive:
+        arrays = dict(archive)
+    np.savez(tmp_path / "big.npz", **{name: a.astype(">f4") for name, a in arrays.items()})
+    checkpoint.convert(tmp_path / "big.npz", tmp_path / "out", to="hf")
+    theirs = checkpoint.load(GOLDEN / "vit_token.npz")
+    jax.tree.map(np.testing.assert_array_equal, checkpoint.load(tmp_path / "big.npz"), theirs)
+
+
 def test_a_checkpoint_is_not_written_over_itself(tmp_path):
     shutil.copy(VIT, tmp_path / "a.npz")
     with pytest.raises(ValueError, match="over itself"):

@@ -104,7 +104,9 @@ class Archive:
                 with self._file.open(info) as stream:
                     array = npy.read_array(stream, allow_pickle=False)
                     stream.read(1)  # reaches the end, where zipfile compares the checksum
-        return array.view(ml_dtypes.bfloat16) if array.dtype == _BFLOAT16 else array
+        if array.dtype == _BFLOAT16:
+            return array.view(ml_dtypes.bfloat16)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)  # big-endian is for others
 
     def _bytes(self, info: zipfile.ZipInfo, start: int) -> np.ndarray:
         """Straight into the array's own memory: half the time of zipfile's many small copies."""
@@ -145,7 +147,7 @@ class Archive:
                 f"{self._path} holds pickled Python objects in {name!r}. Unpickling can run any "
                 "code, so it is refused; save the file again with plain numeric arrays."
             )
-        known = np.dtype(ml_dtypes.bfloat16) if dtype == _BFLOAT16 else dtype
+        known = np.dtype(ml_dtypes.bfloat16) if dtype == _BFLOAT16 else dtype.newbyteorder("=")
         lazy = Lazy(shape, known, functools.partial(self.read, name))
         sizes = {head.tell() + lazy.nbytes, info.file_size}
         if info.compress_type == zipfile.ZIP_STORED:

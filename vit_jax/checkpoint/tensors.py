@@ -139,6 +139,8 @@ def _header(arrays: Mapping[str, Lazy], order: Sequence[str], metadata: Mapping[
     for name in order:
         array = arrays[name]
         end = offset + array.nbytes
+        if array.dtype not in _NAMES:
+            raise ValueError(f"Safetensors cannot hold {name!r} as {array.dtype}.")
         about = {"dtype": _NAMES[array.dtype], "shape": list(array.shape)}
         header[name] = {**about, "data_offsets": [offset, end]}
         offset = end
